@@ -24,9 +24,9 @@ from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 
+from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.sql.database.schema import rung
 from optuna_deadline.pruners._rung_rule import RungRule
-from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 PARAMS = ("lr", "dropout", "width")
 _SPACE = FloatDistribution(0.0, 1.0)

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.measuring import percentiles_ms
-from optuna_deadline.testing.postgres import EmbeddedPostgres
+from benchmarks.support.postgres import EmbeddedPostgres
 
 
 def measure(url: str, others: int, times: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import psutil
 
-from optuna_deadline.testing.postgres import EmbeddedPostgres
+from benchmarks.support.postgres import EmbeddedPostgres
 
 
 def server_seconds(server: EmbeddedPostgres) -> float:

@@ -28,13 +28,13 @@ import sqlalchemy as sa
 
 from benchmarks.measuring import StatementCounter, percentiles_ms
 from benchmarks.servers import server_seconds
+from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import TTL
-from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 POLL, RENEW = 1.0, TTL / 6  # seconds
 GANG, SLOTS = 2, 4  # slots of a trial, and of a worker

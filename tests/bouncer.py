@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from optuna_deadline.testing.postgres import PostgresServer
+from benchmarks.support.postgres import PostgresServer
 
 
 class Bouncer:

@@ -17,12 +17,12 @@ from benchmarks import table_load
 from benchmarks.scale.__main__ import main
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.pool_leader import MAX_BATCH, PoolLeader
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
-from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.nightly_but(r"^$")
 

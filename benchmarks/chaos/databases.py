@@ -13,8 +13,8 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from optuna_deadline.testing.network import Proxy
-from optuna_deadline.testing.postgres import EmbeddedPostgres
+from benchmarks.support.network import Proxy
+from benchmarks.support.postgres import EmbeddedPostgres
 
 _DATABASE = "chaos"
 _STEPPED_CLOCK = f"""

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from benchmarks.chaos.databases import Database, Postgres
 from benchmarks.chaos.fleet import Fleet, Member
 from benchmarks.chaos.worker import GRACE, TTL
+from benchmarks.support.network import Proxy
 from optuna_deadline.allocation.sql.database.schema import leader, tenant, worker
-from optuna_deadline.testing.network import Proxy
 
 T = TypeVar("T")
 _SHORT = (0.2, 1.5)

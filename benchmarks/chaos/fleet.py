@@ -13,8 +13,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from benchmarks.chaos.worker import GRACE, TTL, Place, work
+from benchmarks.support.processes import alive, children
 from optuna_deadline.rank.fork_server import ForkServer
-from optuna_deadline.testing.processes import alive, children
 
 _RESTART = 2.0  # seconds between two starts of one worker
 

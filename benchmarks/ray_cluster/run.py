@@ -18,10 +18,10 @@ from ray.cluster_utils import Cluster
 
 from benchmarks.stretches import OBJECTIVE, following, read_stretches
 from benchmarks.stretches.objective import LOGS
+from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import Result, agree
-from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 GPUS = 2  #: simulated GPUs of each node
 _STORE = {"object_store_memory": 80 * 2**20}

@@ -12,7 +12,7 @@ from benchmarks.scale.database import Database
 from benchmarks.scale.demand import demand, rates
 from benchmarks.scale.planning import DIVIDERS, time_leader, time_planners, time_policy
 from benchmarks.scale.situation import Size, build
-from optuna_deadline.testing.postgres import EmbeddedPostgres
+from benchmarks.support.postgres import EmbeddedPostgres
 
 SIZES = (Size(100, studies=20), Size(333, studies=67), Size(1000, studies=200))
 POLICIES = ("adaptive_halving", "hypersched", "hermes", "shockwave")

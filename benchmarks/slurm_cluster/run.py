@@ -17,10 +17,10 @@ import optuna
 from benchmarks.slurm_cluster.cluster import SlurmCluster
 from benchmarks.stretches import OBJECTIVE, Stretch, following, read_stretches
 from benchmarks.stretches.objective import LOGS
+from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import ElasticWorker, agree
-from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 GPUS = 2  #: of each node
 NODES = 3

@@ -40,7 +40,7 @@ KEPT_CHECKPOINTS = 2  #: newest checkpoints of a trial that stay, beside the bes
 class AllocationStore(Protocol):
     """The table of one pool for one study.
 
-    :class:`~optuna_deadline.testing.allocation.AllocationStoreTestCase` checks every guarantee.
+    The suite in ``tests/allocation/suite`` checks every guarantee.
     """
 
     @property

@@ -1,1 +1,1 @@
-"""Servers, networks and conformance suites for tests of code that uses optuna_deadline."""
+"""The conformance suite for policies of your own."""

@@ -1,4 +1,4 @@
-"""SQL tables whose time the test drives, and readable failures from the published suite."""
+"""SQL tables whose time the test drives, and readable failures from the suite."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import optuna
 import pytest
 from sql_world import World
 
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.testing.postgres import PostgresServer
 
-pytest.register_assert_rewrite("optuna_deadline.testing.allocation")
+pytest.register_assert_rewrite("allocation.suite")
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,11 @@ the mutants survive hundreds of runs without them.
 
 from __future__ import annotations
 
+from allocation.suite.world import GRACE, TTL
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from moves import index_of
 from promise import Promise
-
-from optuna_deadline.testing.allocation.world import GRACE, TTL
 
 
 class AllocationMachine(Promise):

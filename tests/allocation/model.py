@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from allocation.suite.world import checkpoint
+
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.testing.allocation.world import checkpoint
 
 MARGIN = 5.0
 TEARDOWN = 12.0  #: seconds from a kill until the slot is free; below margin + grace

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import ClassVar
 
+from allocation.suite.world import AllocationWorld
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from model import ModelWorker, Ranks
@@ -13,7 +14,6 @@ from model import ModelWorker, Ranks
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import DeadlineError, LeaseLost
-from optuna_deadline.testing.allocation.world import AllocationWorld
 
 #: Picks a worker, a trial or a gang: whatever there is, modulo how many.
 index_of = st.integers(0, 3)

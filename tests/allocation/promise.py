@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+from allocation.suite.world import GRACE, TTL, assert_legal
 from hypothesis.stateful import invariant
 from model import ModelWorker
 from moves import Moves
 
 from optuna_deadline.allocation.records import Assignment
-from optuna_deadline.testing.allocation.world import GRACE, TTL, assert_legal
 
 
 class Promise(Moves):

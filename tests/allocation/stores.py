@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import sqlalchemy as sa
+from allocation.suite.world import AllocationWorld
 
 from optuna_deadline.allocation.memory.state import MemoryState
 from optuna_deadline.allocation.memory.store import MemoryTable
@@ -14,7 +15,6 @@ from optuna_deadline.allocation.sql.database.schema import metadata, version
 from optuna_deadline.allocation.sql.database.schema import study as study_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 def memory_world(kind: type[MemoryTable] = MemoryTable) -> AllocationWorld:

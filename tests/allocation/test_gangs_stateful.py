@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from allocation.suite.world import GRACE, TTL, AllocationWorld, assert_legal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stores import memory_world, sql_world
 
 from optuna_deadline.allocation.records import Assignment, Grant, Rendezvous
 from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.testing.allocation.world import GRACE, TTL, AllocationWorld, assert_legal
 
 WORKERS, SLOTS, TRIALS = "abc", 2, 2
 MEETING = Rendezvous("10.0.0.1", 1, 2, "key")

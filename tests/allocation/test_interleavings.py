@@ -23,6 +23,7 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
 from optuna_deadline.allocation.sql.database import transaction
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
@@ -36,7 +37,6 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = [
     pytest.mark.postgres,

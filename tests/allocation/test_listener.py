@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 from sql_world import World
 
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.database.notify import NotificationListener, channel
-from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import optuna
 import pytest
+from allocation.suite import AllocationStoreTestCase
+from allocation.suite.world import AllocationWorld
 from bouncer import Bouncer
 from stores import empty, sql_world
 
 import optuna_deadline
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
-from optuna_deadline.testing.allocation import AllocationStoreTestCase
-from optuna_deadline.testing.allocation.world import AllocationWorld
-from optuna_deadline.testing.postgres import PostgresServer
 
 pytestmark = [
     pytest.mark.postgres,

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sql_world import World
 from typer.testing import CliRunner
 
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.database.schema import PREFIX
@@ -25,7 +26,6 @@ from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, open_storage
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.testing.postgres import PostgresServer
 from optuna_deadline.worker.database_errors import describe_database_error
 
 pytestmark = pytest.mark.nightly_but(r"each_command|planner\[planner")

@@ -10,6 +10,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy as sa
+from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
 from optuna_deadline.allocation.records import Assignment, NewReport
@@ -23,7 +24,6 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 def test_sqlite_from_a_second_host_is_refused(sqlite_url: str) -> None:

@@ -11,6 +11,7 @@ import os
 
 import mutants
 import pytest
+from allocation.suite import AllocationStoreTestCase
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from machine import AllocationMachine
@@ -18,7 +19,6 @@ from model import ModelWorker
 from stores import memory_world, sql_world
 
 from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.testing.allocation import AllocationStoreTestCase
 
 pytestmark = [
     pytest.mark.timeout(600),  # counted in examples; a busy machine takes its time

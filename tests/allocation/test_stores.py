@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from allocation.suite import AllocationStoreTestCase
+from allocation.suite.world import AllocationWorld
 from stores import empty, memory_world, sql_world
-
-from optuna_deadline.testing.allocation import AllocationStoreTestCase
-from optuna_deadline.testing.allocation.world import AllocationWorld
 
 
 class TestMemory(AllocationStoreTestCase):

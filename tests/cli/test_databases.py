@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from optuna.storages._rdb import models
 from typer.testing import CliRunner
 
+from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.sql.database.engine import has_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import make_storage
-from optuna_deadline.testing.postgres import PostgresServer
 
 _LOOKING = (
     "status s", "top s", "events s", "forecast s", "load-best s", "price s 1", "pause 0 --study s",

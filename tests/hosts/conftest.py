@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 from sites import GRACE, TTL, Site
 
+from benchmarks.support.network import Network
+from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
-from optuna_deadline.testing.network import Network
-from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sites import Site, until
 
-from optuna_deadline.testing.network import Network
+from benchmarks.support.network import Network
 
 pytestmark = [
     pytest.mark.slow,

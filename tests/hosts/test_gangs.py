@@ -8,12 +8,12 @@ import subprocess
 import time
 
 import pytest
+from allocation.suite.world import assert_whole
 from gang_objective import EVERY
 from gangs import Stretch, assert_each_sample_once, losses, stretches, training
 from sites import GRACE, TTL, Site, until
 
-from optuna_deadline.testing.allocation.world import assert_whole
-from optuna_deadline.testing.network import Host
+from benchmarks.support.network import Host
 
 pytestmark = [
     pytest.mark.slow,

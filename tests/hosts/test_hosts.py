@@ -10,7 +10,7 @@ import pytest
 from endings import end_within
 from sites import GRACE, TTL, Site, until
 
-from optuna_deadline.testing.network import Network
+from benchmarks.support.network import Network
 
 pytestmark = [
     pytest.mark.slow,

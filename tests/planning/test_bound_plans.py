@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allocation.suite.world import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from test_placement import CAPACITIES, ORDERS, row
@@ -23,7 +24,6 @@ from optuna_deadline.planning.settlement import CheckpointAvailability, find_win
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot, TrialView
 from optuna_deadline.policies.wrappers import RequestPolicy
 from optuna_deadline.simulation.environment import CountedTrials
-from optuna_deadline.testing.allocation.world import checkpoint
 
 ON_A = HostBinding(frozenset({"a"}), "node-a")
 BOUNDS = st.dictionaries(st.integers(0, 9), st.just(ON_A))

@@ -6,12 +6,12 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from allocation.suite.world import assert_legal
 
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Simulation, generate
 from optuna_deadline.simulation.cluster import LINEAR, Cluster, Faults
 from optuna_deadline.simulation.study import events
-from optuna_deadline.testing.allocation.world import assert_legal
 
 #: Training is long for the time there is: the survivors want all slots.
 HOSTS = Cluster(slots=1, hosts=4, speedup=LINEAR, startup=2.0, across=0.9)

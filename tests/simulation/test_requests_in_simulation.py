@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 import pytest
+from allocation.suite.world import assert_legal
 
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
 from optuna_deadline.simulation.study import events
-from optuna_deadline.testing.allocation.world import assert_legal
 
 STEPS = 20
 HOSTS, SLOTS = 2, 3

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from allocation.suite.world import assert_legal
 
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies import make_policy
@@ -25,7 +26,6 @@ from optuna_deadline.simulation import (
 )
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.study import events
-from optuna_deadline.testing.allocation.world import assert_legal
 from optuna_deadline.worker.outbox import MAX_DEATHS
 
 STEPS = 30

@@ -20,12 +20,12 @@ from forking import start_server
 from optuna.trial import TrialState
 from tables import table_of, wait_until
 
+from benchmarks.support.postgres import EmbeddedPostgres, PostgresServer
 from optuna_deadline._crashpoints import _parse
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 from optuna_deadline.elastic import agree
 from optuna_deadline.planning.settlement import find_winner
-from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 import pytest
+from allocation.suite.world import assert_whole
 from endings import end_within
 from forked import WorkerProcess
 from tables import table_of, wait_until
@@ -16,7 +17,6 @@ from tables import table_of, wait_until
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.rendezvous import RankServer, interface_of, own_address
-from optuna_deadline.testing.allocation.world import assert_whole
 
 pytestmark = pytest.mark.nightly_but(r"postgres")
 

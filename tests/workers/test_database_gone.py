@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from tables import table_of, wait_until
 
+from benchmarks.support.network import Proxy
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import in_one_sentence
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DatabaseGone
-from optuna_deadline.testing.network import Proxy
 from optuna_deadline.worker import lease_clock as trusts
 from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.watchdog import Watchdog

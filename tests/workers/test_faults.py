@@ -19,9 +19,9 @@ from forked import WorkerProcess
 from optuna.trial import TrialState
 from tables import running, table_of, wait_until
 
+from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.elastic import agree
 from optuna_deadline.rank.fork_server import ForkServer
-from optuna_deadline.testing.postgres import EmbeddedPostgres
 
 pytestmark = [
     pytest.mark.slow,

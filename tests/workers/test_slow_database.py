@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy.engine import make_url
 from tables import table_of, wait_until
 
+from benchmarks.support.network import Proxy
 from optuna_deadline.elastic import ElasticWorker, agree
-from optuna_deadline.testing.network import Proxy
 
 pytestmark = [
     pytest.mark.slow,

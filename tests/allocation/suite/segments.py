@@ -9,10 +9,10 @@ import math
 from pathlib import Path
 
 import pytest
+from allocation.suite.world import TTL, AllocationWorld, assert_legal, checkpoint
 
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.errors import DeadlineError, LeaseLost
-from optuna_deadline.testing.allocation.world import TTL, AllocationWorld, assert_legal, checkpoint
 
 
 class WriteSuite:

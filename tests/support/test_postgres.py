@@ -17,8 +17,8 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.testing.postgres import EmbeddedPostgres, PostgresServer, find_binaries
-from optuna_deadline.testing.processes import alive, children
+from benchmarks.support.postgres import EmbeddedPostgres, PostgresServer, find_binaries
+from benchmarks.support.processes import alive, children
 
 pytestmark = [
     pytest.mark.postgres,
@@ -96,7 +96,7 @@ def test_leaving_the_block_ends_the_server_and_deletes_its_folder() -> None:
 
 _OWNER = """
 import os, sys, time
-from optuna_deadline.testing.postgres import EmbeddedPostgres
+from benchmarks.support.postgres import EmbeddedPostgres
 with EmbeddedPostgres() as server:
     if "paused" in sys.argv: server.pause()
     if "forked" in sys.argv and os.fork() == 0: time.sleep(20); os._exit(0)

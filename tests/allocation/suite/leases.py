@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from optuna_deadline.allocation.records import Assignment, MachineInfo, NewReport
-from optuna_deadline.errors import LeaseLost
-from optuna_deadline.testing.allocation.world import (
+from allocation.suite.world import (
     GRACE,
     TTL,
     AllocationWorld,
@@ -14,6 +11,9 @@ from optuna_deadline.testing.allocation.world import (
     changes_of_slots,
     checkpoint,
 )
+
+from optuna_deadline.allocation.records import Assignment, MachineInfo, NewReport
+from optuna_deadline.errors import LeaseLost
 
 
 class LeaseSuite:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-from optuna_deadline.allocation.records import MachineInfo, NewReport, StudyClaim
-from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
-from optuna_deadline.testing.allocation.world import (
+from allocation.suite.world import (
     GRACE,
     TTL,
     AllocationWorld,
     assert_legal,
     checkpoint,
 )
+
+from optuna_deadline.allocation.records import MachineInfo, NewReport, StudyClaim
+from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
 
 
 class MembershipSuite:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from allocation.suite.world import TTL, AllocationWorld
 
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.testing.allocation.world import TTL, AllocationWorld
 
 
 class PlanSuite:

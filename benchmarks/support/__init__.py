@@ -1,0 +1,1 @@
+"""An embedded PostgreSQL server, network namespaces and processes, for benchmarks and tests."""
