@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from optuna_deadline import _moved
 from optuna_deadline._printable import escape_arguments
 
 logging.getLogger(__name__).addFilter(escape_arguments)
@@ -56,8 +55,6 @@ else:
     def __dir__():
         return sorted(globals().keys() | _HOMES)
 
-
-_moved.install()
 
 __all__ = [
     "DeadlinePruner",

@@ -284,15 +284,15 @@ class ElasticFit:
         self._position = epoch, batch
         self.controller.best.value = state["best"]
         self.controller.reported = self.steps.last = state["reported"]
-        self.controller.compared = state.get("compared", False)
-        self.controller.logged_topics.update(state.get("told", ()))
+        self.controller.compared = state["compared"]
+        self.controller.logged_topics.update(state["told"])
         self._metrics = state["metrics"]
-        self._over = state.get("over", False)
-        self._order = state.get("order")  # older checkpoints have none
-        self.attributes.load(state.get("attributes", {}))
-        self._results = state.get("results", {})
-        self._gradients = state.get("gradients", {})
-        self._rates = state.get("rates", {})
+        self._over = state["over"]
+        self._order = state["order"]
+        self.attributes.load(state["attributes"])
+        self._results = state["results"]
+        self._gradients = state["gradients"]
+        self._rates = state["rates"]
         if self.scaled is not None:
             self._base_batch = self.scaled.load(state.get("scaling"))
         elif "scaling" in state:

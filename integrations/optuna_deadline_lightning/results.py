@@ -115,7 +115,6 @@ def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
     """
     if not saved:
         return
-    saved = {"trackers": {}, **saved}  # older checkpoints have none
     rank, ranks = trainer.global_rank, trainer.world_size
     for name, module in [*trainer.lightning_module.named_modules()]:
         while isinstance(module, MetricTracker) and len(module) < saved["trackers"].get(name, 0):
@@ -284,7 +283,7 @@ def _plain(value: Any) -> Any:
 
 def _merged_metric(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = metrics[0]
-    if first.get("whole"):  # every rank has the same measurement
+    if first["whole"]:  # every rank has the same measurement
         return dict(first)
     states: dict[str, Any] = {}
     for one, kind in first["kinds"].items():
@@ -307,8 +306,7 @@ def _put_back(
         if any(metric._persistent.values()):  # a module's checkpoint has it before its reset
             metric.reset()
         return
-    whole = saved.get("whole", False)  # older checkpoints lack it
-    plain = saved.get("plain", {})
+    whole, plain = saved["whole"], saved["plain"]
     other = plain or "other" in saved["kinds"].values()
     if ranks > 1 and rank == 0 and not whole and other:
         _log.warning(

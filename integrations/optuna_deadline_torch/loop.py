@@ -204,11 +204,11 @@ class ElasticLoop:
             self.epoch, self._start = position["position"]
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
-            self._sources.resume(position.get("loader"))
-            self._order = position.get("order")  # older checkpoints have none
+            self._sources.resume(position["loader"])
+            self._order = position["order"]
             load(self._scaling, position.get("scaling"))
-            pilot.compared = position.get("compared", False)
-            pilot.logged_topics.update(position.get("told", ()))
+            pilot.compared = position["compared"]
+            pilot.logged_topics.update(position["told"])
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
         if self.segment.world_size > 1:

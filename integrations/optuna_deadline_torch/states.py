@@ -74,8 +74,7 @@ class TrainingState:
         self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
             one.load_state_dict(checkpoint["states"][name])
-        waited = checkpoint.get("gradients", {})  # older checkpoints have none
-        put_back(trained(self.model, self.optimizers), waited)
+        put_back(trained(self.model, self.optimizers), checkpoint["gradients"])
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 

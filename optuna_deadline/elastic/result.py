@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,14 +31,6 @@ class Result:
     spent: float | None = None  #: None if slots cost nothing
     checkpoint_host: str | None = None  #: the only host that has the file, if not this one
     best_value: float | None = None  #: ``study.best_value``, which optuna-dashboard shows
-
-    @property
-    def number(self) -> int | None:
-        """The former name of ``trial_number``."""
-        warnings.warn(
-            "Result.number is Result.trial_number now.", DeprecationWarning, stacklevel=2
-        )
-        return self.trial_number
 
     def why_best_differs(self) -> str | None:
         """Why ``study.best_value`` differs, in one sentence; None if it is the same.

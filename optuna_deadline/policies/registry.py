@@ -6,7 +6,6 @@ Names are built in or come from installed entry points.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -125,8 +124,6 @@ def _refuse(name: str, unknown: list[str], takes: list[str]) -> None:
 
 GROUP = "optuna_deadline.policies"
 DEFAULT = "adaptive_halving"
-#: Policies that were replaced, with their successors.
-_REPLACED = {"freeze_thaw": DEFAULT}
 _OURS: dict[str, Callable[..., Policy]] = {
     "adaptive_halving": AdaptiveHalving,
     "hypersched": HyperSched,
@@ -160,14 +157,6 @@ def find_policy(name: str) -> Any:
     Raises:
         DeadlineError: The name is not registered.
     """
-    if name in _REPLACED:
-        successor = _REPLACED[name]
-        warnings.warn(
-            f"The policy {successor!r} has replaced {name!r}; name it, or no policy.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        name = successor
     if name in _OURS:
         return _OURS[name]
     for point in entry_points(group=GROUP):

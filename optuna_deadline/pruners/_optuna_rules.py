@@ -17,7 +17,7 @@ from optuna.pruners import (
 _logger = logging.getLogger("optuna_deadline")
 
 #: Policies whose trials :class:`~optuna_deadline.DeadlinePruner` prunes by its own rule.
-_OWN = ("adaptive_halving", "freeze_thaw", "hypersched", "pruner")
+_OWN = ("adaptive_halving", "hypersched", "pruner")
 
 
 _RULES: dict[str, Callable[[Mapping[str, Any]], BasePruner]] = {

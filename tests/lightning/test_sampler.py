@@ -184,7 +184,6 @@ def test_an_order_that_follows_from_the_epoch_goes_on_at_each_place(sampler: Any
     for epoch, batch in ((0, 0), (0, 3), (2, 6), (3, 0)):
         saved = fingerprints([in_batches(sampler)], epoch, batch, 1)
         resume(in_batches(sampler), epoch, batch, saved)
-        resume(in_batches(sampler), epoch, batch, None)  # older checkpoints have none
 
 
 def test_another_order_within_an_epoch_is_refused() -> None:

@@ -99,11 +99,6 @@ def test_every_way_to_give_a_policy_decides(place: str) -> None:
     )
 
 
-def test_a_replaced_policy_is_its_successor_with_a_warning() -> None:
-    with pytest.warns(FutureWarning, match="'adaptive_halving' has replaced 'freeze_thaw'"):
-        assert policy_choice.make("freeze_thaw", RESOURCES) == AdaptiveHalving(1, 20, 3)
-
-
 def test_an_entry_point_may_name_any_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         name = "theirs"

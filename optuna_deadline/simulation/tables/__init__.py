@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from optuna_deadline._moved import renamed
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.simulation.tables import (
@@ -30,7 +29,6 @@ from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
 
 __all__ = ["InstancePrice", "load", "load_prices", "load_speedups", "own"]
 
-__getattr__ = renamed(__name__, {"Price": "InstancePrice"})
 _logger = logging.getLogger("optuna_deadline")
 
 _ARCHIVES: tuple[ModuleType, ...] = (taskset, lcbench, curves)

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from optuna_deadline._moved import renamed
 from optuna_deadline.errors import DeadlineError
 
-__getattr__ = renamed(__name__, {"Price": "InstancePrice"})
 _CLOUD = {"Cloud", "GPU Type", "GPUs", "On-demand", "Name"}
 _SAGEMAKER = {"instance", "GPU", "price"}
 

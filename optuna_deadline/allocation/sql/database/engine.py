@@ -17,7 +17,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.storages._cached_storage import _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
-from optuna_deadline.allocation.sql.database.migrations import migrate
+from optuna_deadline.allocation.sql.database.creation import create_or_check
 from optuna_deadline.errors import UnsupportedStorage
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def table_url(study: Study, table: str | None = None) -> URL:
 
 
 def open_table(study: Study, table: str | None = None) -> sa.Engine:
-    """The engine of the table of ``study``, created and migrated at the first use."""
+    """The engine of the table of ``study``, created at the first use."""
     return connect(table_url(study, table))
 
 
@@ -98,18 +98,18 @@ def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
 
 
 def connect(url: str | URL) -> sa.Engine:
-    """An engine with the pragmas and timeouts of this package, and an up-to-date schema.
+    """An engine with the pragmas and timeouts of this package, and the tables of this package.
 
     Raises:
         UnsupportedStorage: The URL is neither SQLite nor PostgreSQL.
-        SchemaMismatch: A newer version of the package wrote the database.
+        SchemaMismatch: Another version of the package created the tables.
     """
     url = make_url(url)
     key = url.render_as_string(hide_password=False)
     with _lock:
         if key not in _engines:
             engine = _create(url)
-            migrate(engine)
+            create_or_check(engine)
             _engines[key] = engine
         return _engines[key]
 

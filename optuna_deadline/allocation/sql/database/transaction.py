@@ -110,7 +110,7 @@ def begin_bounded(
 
     Args:
         connection: In a transaction without any statement so far.
-        statement: Seconds for each statement; migrations need more.
+        statement: Seconds for each statement; creating the tables may take more.
         idle: Seconds between two statements; None for ``FROZEN_SECONDS``.
     """
     if connection.dialect.name != "postgresql":

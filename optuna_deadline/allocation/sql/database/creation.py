@@ -1,9 +1,6 @@
-"""The schema's version, how its tables are created, and the migrations from earlier versions."""
+"""How the tables are created, and the check that they have this package's schema version."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -12,21 +9,20 @@ from optuna_deadline.allocation.sql.database.transaction import begin_bounded
 from optuna_deadline.errors import SchemaMismatch
 
 _ADVISORY_LOCK = 0x0D_EAD_11E
-_PATIENCE = 60.0  # seconds: an index on a grown table takes long
-#: The first version that is migrated.
-_FIRST = 15
+_STATEMENT = 60.0  # seconds: another process may hold the lock while it creates the tables
 _IDLE = 10.0  # seconds between statements, in which the schema is inspected
+#: The version of the schema; each change of the tables raises it.
+VERSION = 16
 
 
-def migrate(engine: sa.Engine) -> None:
-    """Migrate the tables to this version; several processes may call it at once.
+def create_or_check(engine: sa.Engine) -> None:
+    """Create the tables if there are none; several processes may call it at once.
 
     Raises:
-        SchemaMismatch: A newer version of the package wrote the tables, or one that was never
-            published.
+        SchemaMismatch: Another version of the package created the tables.
     """
     with engine.begin() as connection:
-        begin_bounded(connection, statement=_PATIENCE, idle=_IDLE)
+        begin_bounded(connection, statement=_STATEMENT, idle=_IDLE)
         # SQLite's BEGIN IMMEDIATE is the same lock.
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
@@ -36,17 +32,15 @@ def migrate(engine: sa.Engine) -> None:
                 f"The tables have schema version {found}, this package knows {VERSION}: "
                 "upgrade optuna-deadline on this machine."
             )
-        if 0 < found < _FIRST:
+        if 0 < found < VERSION:
             raise SchemaMismatch(
-                f"The tables have schema version {found} of an early checkout: finish their "
-                "studies with that checkout, or name another database with table=URL."
+                f"The tables have schema version {found}, this package needs {VERSION}: finish "
+                "their studies with the version of optuna-deadline that created them, or name "
+                "another database with table=URL."
             )
-        if found == VERSION:
-            return
-        for step in MIGRATIONS[found - _FIRST :] if found else [_create]:
-            step(connection)
-        connection.execute(sa.delete(schema.version))
-        connection.execute(sa.insert(schema.version).values(id=1, version=VERSION))
+        if not found:
+            _create(connection)
+            connection.execute(sa.insert(schema.version).values(id=1, version=VERSION))
 
 
 def version(connection: sa.Connection) -> int:
@@ -116,20 +110,3 @@ def _create_trigger(connection: sa.Connection, name: str, when: str, statement: 
         connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION {name}()")
         return
     connection.exec_driver_sql(f"{trigger} BEGIN {statement} END")
-
-
-def _complete_old_rows(connection: sa.Connection) -> None:
-    """Fill what versions before 15 left empty, and drop an index that no query reads."""
-    study, rung = schema.study, schema.rung
-    without_key = sa.select(study.c.study_id).where(study.c.key.is_(None))
-    for study_id in connection.scalars(without_key).all():
-        own = study.c.study_id == study_id
-        connection.execute(sa.update(study).where(own).values(key=str(uuid4())))
-    connection.execute(sa.update(study).where(study.c.rule.is_(None)).values(rule="hypersched"))
-    connection.execute(sa.update(rung).where(rung.c.sequence.is_(None)).values(sequence=0))
-    connection.exec_driver_sql(f"DROP INDEX IF EXISTS ix_{schema.PREFIX}rung_value")
-
-
-#: From version 15 to 16, and so on.
-MIGRATIONS: list[Callable[[sa.Connection], None]] = [_complete_old_rows]
-VERSION = _FIRST + len(MIGRATIONS)
