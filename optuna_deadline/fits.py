@@ -140,10 +140,6 @@ class FitSegment:
         """Limit the trial to a number of slots."""
         self._whole.limit_slots(slots, reason)
 
-    def leaving(self, directive: Directive) -> None:
-        """Announce that all is saved."""
-        self._whole.leaving(directive)
-
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment."""
         self._whole.leave(directive)

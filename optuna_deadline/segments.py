@@ -102,12 +102,6 @@ class Segment(Protocol):
             The file, or None if it was not written.
         """
 
-    def leaving(self, directive: Directive) -> None:
-        """Announce that all is saved and that :meth:`leave` follows soon.
-
-        From now on the segment ends as if it had left, even if the objective returns or raises.
-        """
-
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
 
@@ -170,9 +164,6 @@ class WholeTrial:
     ) -> Path | None:
         """A plain trial is never resumed, so nothing is written."""
         return None
-
-    def leaving(self, directive: Directive) -> None:
-        """Do nothing: a plain trial has no worker."""
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment as :meth:`Segment.leave` does."""

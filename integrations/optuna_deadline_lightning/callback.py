@@ -74,10 +74,6 @@ class DeadlineCallback(Callback):
             printed and stored in the trial's attribute ``optuna_deadline:check``. If a second slot
             changes the training, is refused or crashes, the trial stays on one. See
             ``optuna-deadline check``.
-        compare_gradients: Compare the gradients of a batch and of two parts of it when the trial
-            first leaves its one slot. If they differ, it trains on one slot only. For that
-            ``training_step`` is called four times more, in a process that ends then; see
-            :attr:`rehearsing`.
         fit: A name, needed where the objective trains several models one after the other, such as
             the folds of a cross-validation. Each resumes from its own state, and the steps of its
             reports follow those of the fit before.
@@ -107,7 +103,6 @@ class DeadlineCallback(Callback):
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         check: bool = False,
-        compare_gradients: bool = True,
         fit: str | None = None,
         trust_checkpoints: bool = False,
     ) -> None:
@@ -133,7 +128,6 @@ class DeadlineCallback(Callback):
                 save_every=save_every,
                 even=even_slices,
                 scaling=scaling,
-                compare=compare_gradients,
                 trust=trust_checkpoints,
             )
             self._steps = self._elastic.steps
@@ -144,15 +138,6 @@ class DeadlineCallback(Callback):
             Scaling(scaling)  # one device has nothing to scale, but a wrong name is an error
 
     # ---- for the objective
-
-    @property
-    def rehearsing(self) -> bool:
-        """Whether ``training_step`` is called to compare gradients.
-
-        This has no effect on the training, and the process ends right after. Check it before a
-        step of yours logs to a service or writes to a file; ``self.log`` does nothing then.
-        """
-        return self._elastic is not None and self._elastic.rehearsing
 
     @property
     def ckpt_path(self) -> str | None:

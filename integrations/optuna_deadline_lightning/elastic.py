@@ -19,14 +19,13 @@ from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 
-from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.directives import Kind
 from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.attributes import ModuleAttributes
 from optuna_deadline_lightning.checkpoint_io import check_loadable
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import TrainingData
-from optuna_deadline_lightning.rehearsing import rehearsed
 from optuna_deadline_lightning.reporting import ReportSteps, plain
 from optuna_deadline_lightning.scaling import ScaledFit
 
@@ -63,7 +62,6 @@ class ElasticFit:
         save_every: Seconds between safety checkpoints.
         even: Whether the number of slots must divide the batch.
         scaling: The name of a rule by which the batch grows with the slots, if it does.
-        compare: Whether to compare gradients when the trial first leaves its one slot.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class ElasticFit:
         save_every: float,
         even: bool = False,
         scaling: str | None = None,
-        compare: bool = True,
         trust: bool = False,
     ) -> None:
         self.segment = segment
@@ -92,10 +89,8 @@ class ElasticFit:
             training_objects=self._training_objects,
             grows=scaling is not None,
             even=even,
-            rehearse=self._rehearse if compare else None,
         )
         self._seed = seed
-        self.rehearsing = False  #: whether steps run without any effect on the training
         self.data = TrainingData(
             self.controller.deal,
             self._adopt_samplers,
@@ -199,7 +194,6 @@ class ElasticFit:
             module, precision = trainer.lightning_module, str(trainer.precision)
             warn_of_differences(self.segment.world_size, module, precision)
         self._say_horizon(trainer)
-        self.controller.compare_first(trainer.global_step)
 
     def before_batch(self, batch: int) -> None:
         """Look where a batch comes from; a slot without a sample of it measures nothing."""
@@ -267,7 +261,6 @@ class ElasticFit:
             ),
             "best": self.controller.best.value,
             "reported": self.controller.reported,
-            "compared": self.controller.compared,
             "metrics": plain(trainer.callback_metrics),
             "results": results.state(trainer, self.controller.consensus),
             "attributes": self.attributes.state(self.controller.consensus),
@@ -284,7 +277,6 @@ class ElasticFit:
         self._position = epoch, batch
         self.controller.best.value = state["best"]
         self.controller.reported = self.steps.last = state["reported"]
-        self.controller.compared = state["compared"]
         self.controller.logged_topics.update(state["told"])
         self._metrics = state["metrics"]
         self._over = state["over"]
@@ -314,14 +306,6 @@ class ElasticFit:
     def _training_objects(self) -> TrainingObjects:
         assert self._trainer is not None
         return holdings(self._trainer)
-
-    def _rehearse(self, directive: Directive) -> bool:
-        assert self._trainer is not None
-        self.rehearsing = True
-        place = self._base_position(*boundaries.position(self._trainer))
-        if reason := rehearsed(self._trainer, *place, seed=self._seed):
-            self.segment.limit_slots(1, reason)
-        return False
 
     def _trained_alike(self) -> ReplicatedState:
         assert self._trainer is not None

@@ -19,8 +19,6 @@ from optuna_deadline_torch.ranks import TermFlag
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.saver import CheckpointSaver
 
-_COMPARED = "compared"
-
 
 class BestValue:
     """The best value of one trial so far, over all its segments."""
@@ -54,8 +52,6 @@ class SegmentController:
         training_objects: All objects with tensors on the device, for a trial that is parked.
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots must divide the batch.
-        rehearse: Compares the loss on one slot and two when a trial first leaves its one slot, or
-            first has several, and returns whether the process has to leave then; None to skip it.
     """
 
     def __init__(
@@ -71,7 +67,6 @@ class SegmentController:
         training_objects: Callable[[], TrainingObjects] | None = None,
         grows: bool = False,
         even: bool = False,
-        rehearse: Callable[[Directive], bool] | None = None,
     ) -> None:
         self.segment = segment
         self.seed = seed
@@ -86,21 +81,10 @@ class SegmentController:
         self._take_state = take_state
         self._trained = trained
         self._training_objects = training_objects
-        self._rehearse = rehearse
-        #: What was logged or compared, in this segment or before; shared by the fits of a trial.
+        #: What was logged, in this segment or before; shared by the fits of a trial.
         self.logged_topics: set[str] = getattr(segment, "topics", set())
         self.saver = CheckpointSaver(segment, verify)
         self._saved_at = time.monotonic()
-
-    @property
-    def compared(self) -> bool:
-        """Whether the loss was compared, in this segment or before."""
-        return _COMPARED in self.logged_topics
-
-    @compared.setter
-    def compared(self, compared: bool) -> None:
-        if compared:
-            self.logged_topics.add(_COMPARED)
 
     def end_fit(self, step: int) -> None:
         """Save the last state of one of several fits, for segments that start after it.
@@ -120,29 +104,6 @@ class SegmentController:
         new = topic not in self.logged_topics
         self.logged_topics.add(topic)
         return new and self.segment.rank == 0
-
-    def compare_first(self, step: int) -> None:
-        """Compare the loss, and leave to start again, if it was not compared before.
-
-        Every rank calls it before its first step. A trial gets here without a comparison if it
-        started on several slots, or if its process on one slot died, was killed, or was parked. It
-        resumes from a checkpoint that records the comparison.
-
-        Args:
-            step: The global step.
-
-        Raises:
-            SegmentEnd: The loss was compared.
-        """
-        if self._rehearse is None or self.compared or self.segment.world_size == 1:
-            return
-        self.compared = True
-        self._save(step, None, wait=True)
-        if not any(self.consensus.gather(self.saver.written)):
-            return  # if the disk is full, for example, it would get here again and again
-        directive = Directive(Kind.RESIZE, "the loss was compared on one slot and on several")
-        if not self._rehearse(directive):
-            self.segment.leave(directive)
 
     def deal(self, batches: Any) -> ElasticBatchSampler:
         """An elastic batch sampler over the user's.
@@ -209,12 +170,11 @@ class SegmentController:
         leave = directive.leave and not ending
         if leave and directive.park and self._park(step, value):
             return
-        rehearse = self._due_rehearsal(directive) if leave else None
         if leave or decision.save:
             self._save(step, value, wait=leave or ending)
         if leave or ending:
             self.finish()
-        if leave and not (rehearse and rehearse(directive)):
+        if leave:
             self.segment.leave(directive)
 
     def leave_if_diverged(self) -> None:
@@ -237,14 +197,6 @@ class SegmentController:
         """Wait in all ranks until all writes are done: a rank that left earlier would end them."""
         self.saver.wait()
         self.consensus.barrier()
-
-    def _due_rehearsal(self, directive: Directive) -> Callable[[Directive], bool] | None:
-        """The comparison to run before this leave; the next checkpoint records it."""
-        hurried = directive.deadline or self.term.raised
-        if self.compared or hurried or self.segment.world_size > 1:
-            return None
-        self.compared = self._rehearse is not None
-        return self._rehearse
 
     def _park(self, step: int, value: float | None) -> bool:
         """Wait without a slot for the next segment; False if this process has to leave."""

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from optuna_deadline._out_of_time import out_of_time
-from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
 from optuna_deadline_torch.consensus import ReplicatedState
@@ -30,7 +29,6 @@ from optuna_deadline_torch.loaders import main_process_reader
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
-from optuna_deadline_torch.rehearsal import Rehearsal, next_batch, skipped
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unnamed
@@ -71,9 +69,6 @@ class ElasticLoop:
             length are weighted.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
-        compare_gradients: Compare the gradients of a batch and of two parts of it when the trial
-            first leaves its one slot. If they differ, it trains on one slot only. For that the
-            loop's body runs four times more, in a process that ends then; see :attr:`rehearsing`.
         reports_per_epoch: Reports per epoch, evenly spaced; see :attr:`report_due`. An epoch has
             as many steps.
         check: Whether the study's first trial is checked before its first step: a few steps
@@ -118,7 +113,6 @@ class ElasticLoop:
         ddp: Mapping[str, Any] | None = None,
         even_slices: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
-        compare_gradients: bool = True,
         reports_per_epoch: int = 1,
         check: bool = False,
         fit: str | None = None,
@@ -159,7 +153,6 @@ class ElasticLoop:
             lambda: self._controller is not None and self._controller.should_log("mean"),
         )
         self._unsaved: float | None = None  # a value whose weights are not saved yet
-        self._segment_end: Directive | None = None  # how to leave after a rehearsal
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
         self._states = TrainingState(model, {"optimizer": optimizer, **also})
@@ -168,9 +161,7 @@ class ElasticLoop:
             self._scaling.watch(optimizer, *also.values())
         self._controller: SegmentController | None = None
         if self.segment.elastic:
-            self._controller = self._take_part(
-                trial, mode, save_every, ddp or {}, even_slices, compare_gradients
-            )
+            self._controller = self._take_part(trial, mode, save_every, ddp or {}, even_slices)
         self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
 
@@ -181,7 +172,6 @@ class ElasticLoop:
         save_every: float,
         ddp: Mapping[str, Any],
         even: bool,
-        compare: bool,
     ) -> SegmentController:
         pilot = SegmentController(
             self.segment,
@@ -194,7 +184,6 @@ class ElasticLoop:
             training_objects=lambda: TrainingObjects(self._states.objects),
             grows=self._scaling is not None,
             even=even,
-            rehearse=self._leave_after_rehearsal if compare else None,
         )
         pilot.term.install()
         self._measures.watch()
@@ -207,7 +196,6 @@ class ElasticLoop:
             self._sources.resume(position["loader"])
             self._order = position["order"]
             load(self._scaling, position.get("scaling"))
-            pilot.compared = position["compared"]
             pilot.logged_topics.update(position["told"])
             pilot.best.value, pilot.reported = position["best"], position["reported"]
             self._reported = pilot.reported
@@ -230,7 +218,6 @@ class ElasticLoop:
             self._in_epoch, self._dealt = True, False
             self._reseed(_BEFORE)
             yield self.epoch
-            self._leave_if_rehearsed()
             self._in_epoch = False
             self.epoch, self._start = self.epoch + 1, 0
             self._look(ending=self._over or self._trained)
@@ -272,10 +259,7 @@ class ElasticLoop:
         if self._controller is not None:
             self._measures.watch()
         try:
-            if self._segment_end is None:
-                yield from self._deal(loader, others)
-            if self._segment_end is not None:
-                yield from self._rehearsal(loader, others)
+            yield from self._deal(loader, others)
         finally:  # also after a `break`
             self._measures.end_batch()
             self._dealing = False
@@ -289,7 +273,7 @@ class ElasticLoop:
         self._weighed = True
         scaled = loss if self._weight == 1.0 else loss * self._weight
         scaled.backward()  # type: ignore[no-untyped-call]
-        if self._scaling is not None and not self.rehearsing:
+        if self._scaling is not None:
             self._scaling.after_backward(self.model.parameters())
 
     def advance(self, scheduler: Any) -> None:
@@ -301,14 +285,6 @@ class ElasticLoop:
         if self._scaling is not None:
             times = self._scaling.ticks if self._dealing else self._scaling.epochs()
         self._schedules.advance(scheduler, times)
-
-    @property
-    def rehearsing(self) -> bool:
-        """Whether the loop's body runs to compare gradients, without any effect on the training.
-
-        Its process ends right after. Check this before you log to a service or write to a file.
-        """
-        return self._segment_end is not None
 
     @property
     def report_due(self) -> bool:
@@ -335,7 +311,6 @@ class ElasticLoop:
             TrialPruned: Optuna's pruner ends the trial.
             DeadlineError: Gradients were accumulated that no optimizer step has used.
         """
-        self._leave_if_rehearsed()
         if not self._in_epoch or (self._dealing and not self._has_new_share):
             raise DeadlineError(
                 "Call loop.report(value) in an epoch of loop.epochs(), after its batches, or in"
@@ -368,7 +343,6 @@ class ElasticLoop:
         Raises:
             DeadlineError: Nothing was reported.
         """
-        self._leave_if_rehearsed()
         if self.value is None:
             raise DeadlineError(
                 "The objective has not reported: call loop.report(value) in each epoch."
@@ -394,7 +368,7 @@ class ElasticLoop:
     @property
     def _has_new_share(self) -> bool:
         within = self._dealing and self._per_epoch > 1 and self._shares > 0
-        return within and not self.rehearsing and self._step > self._reported
+        return within and self._step > self._reported
 
     @property
     def _step(self) -> int:
@@ -429,10 +403,6 @@ class ElasticLoop:
                 one_weight(samplers, number)  # before the first step, if at all
         elif self._per_epoch > 1:
             size = length_of(loader)
-        if self._controller is not None:
-            self._controller.compare_first(self.steps)
-            if self.rehearsing:
-                return
         batches, done = iter(source), self._start
         more = [endless(one) for one in beside]
         if self._scaling is not None and not done:
@@ -469,7 +439,7 @@ class ElasticLoop:
             done += growth
             self._start = done
             self._after_batch(done, size)
-            if self._over or self.rehearsing:
+            if self._over:
                 return
 
     def _tell(self, pilot: SegmentController) -> None:
@@ -482,34 +452,6 @@ class ElasticLoop:
         if self.segment.world_size > 1 and pilot.should_log("slots"):
             precision = "float16" if self._scaled else ""
             warn_of_differences(self.segment.world_size, self._states.model, precision)
-
-    def _leave_after_rehearsal(self, directive: Directive) -> bool:
-        self._segment_end = directive
-        self.segment.leaving(directive)
-        return True
-
-    def _leave_if_rehearsed(self) -> None:
-        if self._segment_end is not None:
-            self.segment.leave(self._segment_end)
-
-    def _rehearsal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
-        """The next batch and its parts; the process leaves after it."""
-        source = None if others else self._sources.get(loader)
-        batch = next_batch(source, self.epoch, self._start)
-        if batch is None:
-            reason = skipped("the training data is more than one loader, or cannot be distributed")
-        else:
-            rehearsal = Rehearsal(self._states.model, self._states.objects)
-            self.batch, self._weight = batch.number, 1.0
-            place = self._seed, self.epoch, batch.number, self.segment.rank
-            for part, one in batch.read(place):
-                rehearsal.begin(*place, part.salt)
-                yield one
-                rehearsal.end(part)
-            reason = rehearsal.verdict()
-        if reason is not None:
-            self.segment.limit_slots(1, reason)
-        self._leave_if_rehearsed()
 
     def _refuse_beside(self, samplers: Sequence[Any], loaders: Sequence[Any]) -> None:
         if not samplers:
@@ -605,7 +547,6 @@ class ElasticLoop:
             "best": self._controller.best.value,
             "reported": self._controller.reported,
             "over": self._over,
-            "compared": self._controller.compared,
             "told": sorted(self._controller.logged_topics),
             "loader": self._sources.state(),
             "order": self._order_so_far(),

@@ -38,7 +38,6 @@ class CheckpointSaver:
         self._error: BaseException | None = None
         self._memory = HostMemory()
         self._said = False
-        self.written = False  #: whether the last checkpoint that was waited for is written
 
     @property
     def busy(self) -> bool:
@@ -62,10 +61,9 @@ class CheckpointSaver:
 
         def write() -> None:
             try:
-                made = self._segment.save(
+                self._segment.save(
                     lambda path: self._fill(path, kept), step=step, value=value, name=name
                 )
-                self.written = made is not None
             except BaseException as error:
                 self._error = error
 

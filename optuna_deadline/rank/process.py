@@ -84,30 +84,23 @@ def run_rank(raw: Channel, spec: RankSpec, objective: Objective) -> NoReturn:
         direction=spec.direction,
         store=spec.store,
     )
-    link.send_end(*_run_objective(objective, RankTrial(link, segment, spec.number), segment))
+    link.send_end(*_run_objective(objective, RankTrial(link, segment, spec.number)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _run_objective(
-    objective: Objective, trial: RankTrial, segment: RankSegment
-) -> tuple[str, Any]:
+def _run_objective(objective: Objective, trial: RankTrial) -> tuple[str, Any]:
     """How the segment ended, with its payload."""
     try:
         value = objective(trial)
-        ended: tuple[str, Any] = "result", None if value is None else float(value)
+        return "result", None if value is None else float(value)
     except SegmentEnd as end:
         return "left", end.directive.kind.value
     except optuna.TrialPruned:
-        ended = "pruned", None
+        return "pruned", None
     except BaseException as error:
-        ended = "error", _describe_error(error)
-    if segment.leave_directive is None:
-        return ended
-    if ended[0] == "error":
-        print(f"optuna-deadline: while leaving: {ended[1][1]}", flush=True)
-    return "left", segment.leave_directive.kind.value
+        return "error", _describe_error(error)
 
 
 def seed_by_trial(number: int) -> None:

@@ -59,7 +59,6 @@ class RankSegment:
         self._directive_calls = 0
         self._acknowledged = False
         # all is saved, and later calls do not count
-        self.leave_directive: Directive | None = None
         self.reports_position = False  # whether the objective reports its position itself
 
     @property
@@ -180,10 +179,6 @@ class RankSegment:
         os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another one
         self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
         self._acknowledged = False
-
-    def leaving(self, directive: Directive) -> None:
-        """Report that all is saved, and that later calls do not count."""
-        self.leave_directive = directive
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""

@@ -41,7 +41,6 @@ class Plan:
     term_rank: int | None = None  # this rank gets SIGTERM in the middle of step `leave_at`
     direction: str = "maximize"
     save_every: float = 1e9
-    compare: bool = True  # the loss, where it comes to several slots
     #: of the training
     training: str = "elastic_training"  # the module whose `train` the ranks run
     epochs: int = 3
@@ -118,9 +117,6 @@ class PlayedSegment:
         path = write_atomically(self.folder / name, write)
         self.publish(path, step=step, value=value)
         return path
-
-    def leaving(self, directive: Any) -> None:
-        pass
 
     def leave(self, directive: Any = None) -> NoReturn:
         from optuna_deadline.segments import SegmentEnd

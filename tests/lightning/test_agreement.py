@@ -10,7 +10,7 @@ import torch
 from chains import limited
 from elastic_harness import Plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"summed_loss|anew")]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but("anew")]
 
 PLAN = Plan("", training="elastic_apart", schedule="")  # 6 steps in an epoch
 
@@ -42,11 +42,3 @@ def test_a_trial_that_came_apart_before_its_first_checkpoint_begins_anew(tmp_pat
     still, _, _ = limited(tmp_path / "still", plan, [(1, None)])
     moved, _, sizes = limited(tmp_path / "moved", plan, [(2, 3), (1, None)])
     assert sizes == [2, 1] and all(torch.equal(still[name], moved[name]) for name in still)
-
-
-def test_a_summed_loss_is_stopped_before_its_first_step_on_two_slots(tmp_path: Path) -> None:
-    plan = replace(PLAN, extras=("summed",))
-    still, _, _ = limited(tmp_path / "still", plan, [(1, None)])
-    moved, reasons, sizes = limited(tmp_path / "moved", plan, [(1, 4), (2, 9), (2, 13), (2, None)])
-    assert len(reasons) == 1 and "the loss is not a mean over the batch" in reasons[0]
-    assert sizes == [1, 1, 1, 1] and all(torch.equal(still[name], moved[name]) for name in still)

@@ -16,8 +16,8 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from chains import assert_same, chain, compared
-from elastic_harness import Plan, PlayedSegment, PlayedTrial, Seen, run_segment
+from chains import assert_same, chain
+from elastic_harness import Plan, PlayedSegment, PlayedTrial, Seen
 from elastic_training import Net
 from optuna_deadline_lightning.attributes import ModuleAttributes
 from optuna_deadline_lightning.packing import Unpackable, address, packed, put, same, unpacked
@@ -330,18 +330,3 @@ def test_as_many_slots_go_on_with_their_own_lists(tmp_path: Path) -> None:
     assert_same(still, left, tolerance=0.0)
     assert [epochs(still[0], rank) for rank in (0, 1)] == [epochs(left[0], one) for one in (0, 1)]
     assert epochs(left[0], 0) != epochs(left[0], 1)
-
-
-@pytest.mark.slow
-def test_a_comparison_before_the_first_step_there_loses_none(tmp_path: Path) -> None:
-    plan = Plan(str(tmp_path), training="elastic_nets", net="list", leave_at=4)
-    resume = run_segment(replace(plan, compare=False))[0]["published"][-1]["path"]
-    seen = run_segment(replace(plan, fence=2, ranks=2, resume=resume))
-    assert compared(seen)
-    [left] = seen[0]["published"]
-    kept = [
-        torch.load(path, weights_only=True)["optuna_deadline"]["attributes"]
-        for path in (resume, left["path"])
-    ]
-    assert len(unpacked(kept[0]["all"]["losses"], CPU)) == 4
-    assert same(kept[0]["all"]["losses"], kept[1]["all"]["losses"])

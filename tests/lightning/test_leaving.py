@@ -20,9 +20,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("term_rank", [0, 1])
 def test_sigterm_on_one_of_two_ranks(tmp_path: Path, term_rank: int) -> None:
-    seen = run_segment(
-        Plan(str(tmp_path), ranks=2, leave_at=9, term_rank=term_rank, compare=False)
-    )
+    seen = run_segment(Plan(str(tmp_path), ranks=2, leave_at=9, term_rank=term_rank))
     for rank in seen:
         assert rank["exitcode"] == LEFT and rank["left"][0] == "pause", rank
         assert len(rank["steps"]) == 9, "the step that the signal came in is the last"
@@ -34,7 +32,7 @@ def test_sigterm_on_one_of_two_ranks(tmp_path: Path, term_rank: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_stopped_without_a_checkpoint(tmp_path: Path, ranks: int) -> None:
-    seen = run_segment(Plan(str(tmp_path), ranks=ranks, leave_at=4, kind="stop", compare=False))
+    seen = run_segment(Plan(str(tmp_path), ranks=ranks, leave_at=4, kind="stop"))
     assert seen[0]["left"] == ["stop", "as scripted", 7]
     assert [(rank["exitcode"], len(rank["steps"])) for rank in seen] == [(LEFT, 4)] * ranks
     assert not list(tmp_path.glob("*.ckpt")) and not seen[0]["published"]
@@ -60,7 +58,6 @@ def test_saved_by_time(tmp_path: Path, ranks: int) -> None:
         save_every=0.0,
         epochs=1,
         direction="maximize",
-        compare=False,
     )
     seen = run_segment(plan)
     steps = [int(Path(one["path"]).stem.split("-")[-1]) for one in seen[0]["published"]]
@@ -79,7 +76,6 @@ def test_best_value_belongs_to_its_weights(tmp_path: Path, direction: str) -> No
         direction=direction,
         monitor=monitor,
         trainer=trainer,
-        compare=False,
     )
     seen = run_segment(plan)[0]
     published = seen["published"]
@@ -128,7 +124,7 @@ def test_lost_after_the_last_validation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_metric_that_is_not_logged(tmp_path: Path, ranks: int) -> None:
-    for rank in run_segment(Plan(str(tmp_path), ranks=ranks, monitor="val_f1", compare=False)):
+    for rank in run_segment(Plan(str(tmp_path), ranks=ranks, monitor="val_f1")):
         assert rank["exitcode"] == 1
         assert "No metric 'val_f1' is logged" in rank["error"]
         assert "logged: val_acc, val_loss." in rank["error"]
@@ -157,7 +153,7 @@ def test_trainers_defaults_leave_nothing_behind(tmp_path: Path) -> None:
         "enable_progress_bar": True,
         "default_root_dir": str(tmp_path),
     }
-    seen = run_segment(Plan(str(tmp_path), ranks=2, leave_at=9, trainer=trainer, compare=False))
+    seen = run_segment(Plan(str(tmp_path), ranks=2, leave_at=9, trainer=trainer))
     files = {file.name for file in tmp_path.rglob("*.ckpt")}
     assert files == {Path(one["path"]).name for one in seen[0]["published"]}
     logs = "".join(file.read_text() for file in tmp_path.glob("*.log"))

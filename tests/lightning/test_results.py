@@ -61,7 +61,7 @@ def test_a_sample_that_pads_a_slots_part_of_a_batch_is_measured_once(tmp_path: P
 
 @pytest.mark.slow
 def test_sums_of_training_and_those_made_by_hand_are_told_on_several_slots(tmp_path: Path) -> None:
-    plan = replace(PLAN, epochs=1, extras=("by hand",), compare=False)
+    plan = replace(PLAN, epochs=1, extras=("by hand",))
     chain(tmp_path / "one", plan, [(1, None)])
     chain(tmp_path / "two", plan, [(2, None)])
     said = [(tmp_path / one / "rank-1-0.json.log").read_text() for one in ("one", "two")]

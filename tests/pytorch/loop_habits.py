@@ -40,10 +40,6 @@ HABITS = {
     "a dataset with a generator of its own": habit("drawn at random", data="own generator"),
     "a generator in a global variable": habit("start again", data="global generator"),
     "a loss that is a mean": habit(batch=15),
-    "a summed loss": habit("not a mean", net="summed"),
-    "class weights in the loss": habit("not a mean", net="class weights"),
-    "ignore_index": habit("not a mean", net="ignore_index"),
-    "a contrastive loss within the batch": habit("not a mean", net="contrastive"),
     "model(x) in place of loop.model(x)": habit("loop.model(x)", net="model"),
     "loss.backward() in place of loop.backward(loss)": habit(
         "Call loop.backward(loss)", net="loss.backward"

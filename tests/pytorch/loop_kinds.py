@@ -9,7 +9,6 @@ from typing import Any
 import elastic_data
 import torch
 from elastic_harness import Plan
-from elastic_nets import ClassWeights, Contrastive, Ignoring, Summed
 from elastic_training import data
 from optuna_deadline_torch import ElasticLoop
 from torch import nn
@@ -99,11 +98,11 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> None:
         trial, mine.model, mine.optimizer, epochs=plan.epochs, **plan.options, **mine.also
     )
     loader = mine.loader()
-    seen.update(steps=[], rehearsed=[], epochs=[])
+    seen.update(steps=[], epochs=[])
     for epoch in loop.epochs():
         mine.losses.clear()
         for x, y, ids in mine.batches(loop, loader):
-            seen["rehearsed" if loop.rehearsing else "steps"].append(
+            seen["steps"].append(
                 {
                     "step": loop.steps,
                     "epoch": epoch,
@@ -190,16 +189,6 @@ class Breaking(Training):
 
 
 # ---- losses
-
-
-def losing(name: str, net: Any) -> None:
-    KINDS[name] = type(net.__name__, (Training,), {"loss": net.loss})
-
-
-losing("summed", Summed)
-losing("class weights", ClassWeights)
-losing("ignore_index", Ignoring)
-losing("contrastive", Contrastive)
 
 
 @named("model")

@@ -51,7 +51,6 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         optimizer,
         epochs=plan.epochs,
         save_every=plan.save_every,
-        compare_gradients=plan.compare,
         scheduler=scheduler,
         scaling=plan.scaling or None,  # type: ignore[arg-type]
         reports_per_epoch=plan.reports,
@@ -70,7 +69,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
     if plan.data == "zipped":
         beside = DataLoader(training, plan.batch, shuffle=True)
     accumulate = plan.trainer.get("accumulate_grad_batches", 1)
-    seen.update(steps=[], rehearsed=[], draws=[], measured=[])
+    seen.update(steps=[], draws=[], measured=[])
     if "measured" in plan.extras:
         from torchmetrics import SumMetric
 
@@ -94,7 +93,7 @@ def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
         batches = loop.batches(*several)
         for batch in zip(batches, beside) if plan.data == "zipped" else batches:  # noqa: B905
             x, y, ids = elastic_data.triple(batch)
-            kept = seen["rehearsed" if loop.rehearsing else "steps"]
+            kept = seen["steps"]
             kept.append(
                 {
                     "step": loop.steps,

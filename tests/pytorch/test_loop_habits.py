@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from loop_habits import HABITS
-from verdicts import DIFFERS, LOSSES, Row, begin_on_two_slots, check, guarding_rows, table
+from verdicts import DIFFERS, Row, check, guarding_rows, table
 
 TABLE = [*table("pytorch.md")]
 #: One row for each mechanism guards every landing.
 EACH_LANDING = {
     "DataLoader(shuffle=True)",
     "a step every three batches",
-    "a summed loss",
 }
 
 
@@ -30,11 +29,3 @@ def test_whatever_differs_says_so_when_it_runs() -> None:
 @pytest.mark.parametrize("row", guarding_rows(EACH_LANDING, TABLE))
 def test_paused_and_moved_it_trains_as_the_guide_says(tmp_path: Path, row: Row) -> None:
     check(tmp_path, HABITS[row.habit], row)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "row", guarding_rows({"a summed loss"}, [row for row in TABLE if row.habit in LOSSES])
-)
-def test_a_loss_is_compared_where_a_trial_begins_on_two_slots(tmp_path: Path, row: Row) -> None:
-    begin_on_two_slots(tmp_path, HABITS[row.habit], row)

@@ -36,9 +36,7 @@ def test_same_slots_same_dropout_bit_by_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("term_rank", [0, 1])
 def test_sigterm_on_one_of_two_ranks(tmp_path: Path, term_rank: int) -> None:
-    plan = replace(
-        PLAN, folder=str(tmp_path), ranks=2, leave_at=9, term_rank=term_rank, compare=False
-    )
+    plan = replace(PLAN, folder=str(tmp_path), ranks=2, leave_at=9, term_rank=term_rank)
     seen = run_segment(plan)
     for rank in seen:
         assert rank["exitcode"] == LEFT and rank["left"][0] == "pause", rank
@@ -48,7 +46,7 @@ def test_sigterm_on_one_of_two_ranks(tmp_path: Path, term_rank: int) -> None:
 
 
 def test_stopped_without_a_checkpoint(tmp_path: Path) -> None:
-    plan = replace(PLAN, folder=str(tmp_path), ranks=2, leave_at=4, kind="stop", compare=False)
+    plan = replace(PLAN, folder=str(tmp_path), ranks=2, leave_at=4, kind="stop")
     seen = run_segment(plan)
     assert seen[0]["left"] == ["stop", "as scripted", 7]
     assert [(rank["exitcode"], len(rank["steps"])) for rank in seen] == [(LEFT, 4)] * 2
@@ -97,6 +95,6 @@ def test_loaders_beside_the_first_one_are_dealt_too(tmp_path: Path) -> None:
 def test_loaders_whose_batches_are_not_shared_alike_are_refused_before_a_step(
     tmp_path: Path,
 ) -> None:
-    plan = replace(PLAN, data="beside", samples=97, ranks=2, folder=str(tmp_path), compare=False)
+    plan = replace(PLAN, data="beside", samples=97, ranks=2, folder=str(tmp_path))
     for rank in run_segment(plan):
         assert "one loss cannot be weighed" in rank["error"] and not rank["steps"]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna_deadline_torch.consensus import Consensus, ReplicatedState
+from optuna_deadline_torch.consensus import ReplicatedState
 from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.saver import CheckpointSaver, HostMemory, write_state
 from torch import nn
@@ -133,43 +133,6 @@ def test_a_slow_disk_is_waited_for_by_a_directive_and_by_nobody_else(
         pilot.apply(pilot.agree(save=False), 5)
     assert disk.published == [-1, 4], "the one on its way, and then the one that was asked for"
     assert disk.most_at_once == 1
-
-
-@pytest.mark.parametrize("full", [False, True], ids=["saved", "disk full"])
-def test_several_slots_compare_before_their_first_step_once(tmp_path: Path, full: bool) -> None:
-    """Without a checkpoint that says so a trial would compare in each of its segments."""
-    disk = SlowDisk(tmp_path)
-    disk.world_size = 2
-    if full:
-        disk.save = lambda *_, **__: None  # type: ignore[assignment]
-    pilot, states = _comparing(disk)
-    for _ in range(2):
-        if full or pilot.compared:
-            pilot.compare_first(7)
-        else:
-            with pytest.raises(SegmentEnd):
-                pilot.compare_first(7)
-    assert [state["compared"] for state in states] == [True]
-
-
-def _comparing(disk: SlowDisk) -> tuple[SegmentController, list[dict[str, bool]]]:
-    states: list[dict[str, bool]] = []
-
-    def take() -> dict[str, bool]:
-        states.append({"compared": pilot.compared})
-        return states[-1]
-
-    pilot = SegmentController(
-        disk,  # type: ignore[arg-type]
-        direction="minimize",
-        seed=0,
-        save_every=0.0,
-        take_state=take,
-        trained=lambda: ReplicatedState([], [], ""),
-        rehearse=lambda directive: False,
-    )
-    pilot.consensus = Consensus(0, 1)  # of one process
-    return pilot, states
 
 
 def test_a_state_that_would_not_load_is_told_at_the_next_step(tmp_path: Path) -> None:

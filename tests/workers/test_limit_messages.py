@@ -13,11 +13,10 @@ import pytest
 
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment
-from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.rank import process as ranks
 from optuna_deadline.rank.link import Link
-from optuna_deadline.rank.trial import RankSegment, RankTrial
+from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.segments import SegmentEnd, WholeTrial
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outbox import decide_outcome
@@ -86,23 +85,6 @@ def test_a_gang_that_leaves_by_itself_for_its_limit_goes_on_later(tmp_path: Path
         gang.receive(rank, ("end", "left", end.value.directive.kind.value))
     verdict = decide_outcome(gang)
     assert (verdict.state, verdict.end_reason) == ("paused", "limit")
-
-
-@pytest.mark.parametrize("error", [None, ValueError("a part"), optuna.TrialPruned()])
-def test_what_follows_the_last_save_of_a_segment_does_not_count(
-    tmp_path: Path, error: Exception | None
-) -> None:
-    segment = two_ranks(tmp_path)[2][0]
-
-    def objective(trial: Any) -> float:
-        if error is not None:
-            raise error
-        return 0.5
-
-    trial = cast(RankTrial, None)
-    assert ranks._run_objective(objective, trial, segment)[0] in ("result", "error", "pruned")
-    segment.leaving(Directive(Kind.PAUSE, "for the test"))
-    assert ranks._run_objective(objective, trial, segment) == ("left", "pause")
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1.5, "two", True])
