@@ -74,15 +74,6 @@ def test_every_module_of_the_core_imports_without_torch() -> None:
     assert "optuna_deadline_lightning" not in run.stdout
 
 
-def test_a_worker_starts_without_scipy() -> None:
-    """It takes longer to import than all the rest; who needs it imports it then."""
-    program = (
-        "import sys, optuna_deadline.elastic, optuna_deadline.cli; print('scipy' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.stdout.strip() == "False", run.stderr
-
-
 def test_a_rank_starts_without_table_and_policies() -> None:
     """Every worker starts a process that forks ranks, and another one where it dies."""
     program = (

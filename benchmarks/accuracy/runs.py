@@ -14,9 +14,10 @@ from pathlib import Path
 from benchmarks.accuracy.oracle import foresee
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
 from benchmarks.accuracy.search import SAMPLERS, TableSearch
+from benchmarks.rivals import make_policy
 from benchmarks.syne_tune.asking import SYNE_TUNE, running
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies import Policy, make_policy
+from optuna_deadline.policies import Policy
 from optuna_deadline.simulation import Cluster, Simulation
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.tables import choose, draw

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from optuna_deadline.policies import Plan, Policy, Retire, Snapshot, make_policy
+from benchmarks.rivals import make_policy
+from optuna_deadline.policies import Plan, Policy, Retire, Snapshot
 from optuna_deadline.simulation import Cluster, Workload, simulate
 
 CONFIGURATIONS, SLOTS, EPOCHS, EPOCH_SECONDS = 40, 4, 100, 100.0

@@ -17,8 +17,9 @@ from statistics import fmean
 
 from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
-from optuna_deadline.policies import Policy, make_policy
-from optuna_deadline.policies.baselines.fifo import NaiveElastic
+from benchmarks.rivals import make_policy
+from benchmarks.rivals.naive_elastic import NaiveElastic
+from optuna_deadline.policies import Policy
 from optuna_deadline.policies.baselines.halving import AshaPromote
 from optuna_deadline.simulation import (
     LINEAR,

@@ -10,25 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.headlines.highs import by_milp
 from benchmarks.headlines.job_traces import Trace, generate_trace, read_trace
 from benchmarks.headlines.pictures import picture
 from benchmarks.headlines.rows import Options, Row
 from benchmarks.headlines.trace_replay import replay
-from optuna_deadline.policies.shockwave import (
+from benchmarks.rivals.schedulers import (
     AlloX,
     FinishTimeFair,
     GandivaFair,
-    Market,
     MaxMinFair,
     MaxThroughput,
     MinTotalDuration,
-    Round,
-    Scheduler,
-    Shares,
-    Shockwave,
-    Window,
 )
-from optuna_deadline.policies.shockwave.program import by_gain, by_milp
+from optuna_deadline.policies.shockwave import Market, Round, Scheduler, Shares, Shockwave, Window
+from optuna_deadline.policies.shockwave.program import by_gain
 from optuna_deadline.simulation.comparison import Estimate
 
 SYSTEM = "shockwave"

@@ -14,16 +14,15 @@ from typing import Any, cast
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
-from optuna_deadline.policies.baselines.fifo import Fifo, NaiveElastic
+from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import (
     Asha,
     AshaPromote,
     Hyperband,
     SuccessiveHalving,
 )
-from optuna_deadline.policies.baselines.slaq import Slaq
-from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
-from optuna_deadline.policies.baselines.time_sharing import LeastAttainedService, RoundRobin
+from optuna_deadline.policies.baselines.stopping import Median
+from optuna_deadline.policies.baselines.time_sharing import RoundRobin
 from optuna_deadline.policies.hermes import Hermes
 from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider
@@ -130,17 +129,13 @@ _OURS: dict[str, Callable[..., Policy]] = {
     "hermes": Hermes,
     "fifo": Fifo,
     "round_robin": RoundRobin,
-    "slaq": Slaq,
-    "least_attained_service": LeastAttainedService,
     "asha": Asha,
     "asha_promote": AshaPromote,
     "median": Median,
     "successive_halving": SuccessiveHalving,
     "hyperband": Hyperband,
-    "one_epoch": OneEpoch,
     "pruner": MeasuredHalving,
     "seer": Seer,
-    "naive_elastic": NaiveElastic,
     "shockwave": ShockwaveStudy,
 }
 

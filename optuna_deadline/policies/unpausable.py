@@ -9,11 +9,11 @@ from optuna_deadline.policies.api import Plan, Policy, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources
 from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import Asha
-from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
+from optuna_deadline.policies.baselines.stopping import Median
 from optuna_deadline.policies.pruner import MeasuredHalving
 
 #: Policies that retire trials and never pause them.
-NEVER_PAUSING = (Fifo, Asha, Median, OneEpoch, MeasuredHalving)
+NEVER_PAUSING = (Fifo, Asha, Median, MeasuredHalving)
 
 
 def cannot_pause(trials: Iterable[TrialView]) -> bool:

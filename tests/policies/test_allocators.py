@@ -8,18 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from optuna_deadline.policies.shockwave import (
-    Allocator,
+from benchmarks.rivals.schedulers import (
     AlloX,
     FinishTimeFair,
     GandivaFair,
-    JobView,
-    Market,
     MaxMinFair,
     MaxThroughput,
     MinTotalDuration,
-    Regime,
 )
+from optuna_deadline.policies.shockwave import Allocator, JobView, Market, Regime
 
 
 @st.composite

@@ -27,7 +27,7 @@ from optuna_deadline.policies.baselines.halving import (
     Hyperband,
     SuccessiveHalving,
 )
-from optuna_deadline.policies.baselines.stopping import Median, OneEpoch
+from optuna_deadline.policies.baselines.stopping import Median
 from optuna_deadline.testing.policies import PolicyTestCase
 
 
@@ -86,12 +86,6 @@ class TestHyperband(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
         return Hyperband(reduction_factor=2)
-
-
-class TestOneEpoch(PolicyTestCase):
-    @pytest.fixture
-    def policy(self) -> Policy:
-        return OneEpoch()
 
 
 @pytest.mark.parametrize(
@@ -169,11 +163,3 @@ def test_hyperbands_brackets_are_laid_out_once_however_long_a_training_is() -> N
     policy = Hyperband(reduction_factor=5)
     first, second = (instructions(lambda: policy._pattern(5**5)) for _ in range(2))
     assert second < first / 10, (first, second)
-
-
-def test_one_epoch_trains_the_best_as_soon_as_the_time_asks_for_it() -> None:
-    rung = [trial(n, [0.1 * n], "paused") for n in range(6)]
-    assert OneEpoch().plan(snapshot(*rung, left=1000)).start == 4
-    plan = OneEpoch().plan(snapshot(*rung, left=60))
-    runs = {number for number, order in plan.orders.items() if isinstance(order, Run)}
-    assert runs == {2, 3, 4, 5} and plan.start == 0

@@ -99,7 +99,7 @@ def test_who_waits_waits_for_want_of_room(view: Snapshot) -> None:
         assert plan.start == 0 and all(size_of(plan, number) == 0 for number in others)
 
 
-@pytest.mark.parametrize("name", ["seer", "naive_elastic", "hypersched"])
+@pytest.mark.parametrize("name", ["seer", "hypersched"])
 @given(view=asked_of().filter(lambda view: view.money is not None))
 @often
 def test_the_budget_is_kept(name: str, view: Snapshot) -> None:

@@ -18,7 +18,6 @@ from benchmarks.headlines.rubberband_policy import (
 )
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies import Money, Pause, Policy, Report, Retire, Run, Snapshot, TrialView
-from optuna_deadline.policies.baselines.fifo import NaiveElastic
 from optuna_deadline.policies.seer.policy import Seer
 from optuna_deadline.policies.seer.round_schedule import (
     Option,
@@ -41,12 +40,6 @@ class TestSeer(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
         return Seer()
-
-
-class TestNaiveElastic(PolicyTestCase):
-    @pytest.fixture
-    def policy(self) -> Policy:
-        return NaiveElastic(max_resource=16)
 
 
 def rates(speedup: Speedup = RESNET50, **terms: float) -> Rates:

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.headlines.highs import by_milp
 from benchmarks.headlines.job_traces import generate_trace
 from benchmarks.headlines.trace_replay import replay
+from benchmarks.rivals.schedulers import MaxMinFair
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, PoolSnapshot, StudyView, make_policy
 from optuna_deadline.policies.shockwave import (
     JobView,
     Market,
-    MaxMinFair,
     Regime,
     Round,
     Shares,
@@ -27,7 +28,7 @@ from optuna_deadline.policies.shockwave import (
 )
 from optuna_deadline.policies.shockwave.accounting import Due, rho, weight
 from optuna_deadline.policies.shockwave.forecast import mean_epoch_seconds, seconds_left
-from optuna_deadline.policies.shockwave.program import Programme, by_gain, by_milp, slope, utility
+from optuna_deadline.policies.shockwave.program import Programme, by_gain, slope, utility
 from optuna_deadline.policies.shockwave.scheduler import order
 from optuna_deadline.testing.policies import PolicyTestCase
 
@@ -90,13 +91,6 @@ def test_highs_finds_the_optimum(programme: Programme) -> None:
     assert programme.gangs @ counts <= programme.gpus * programme.rounds
     scale = abs(programme.gains()).sum()
     assert programme.value(counts) == pytest.approx(optimum(programme), abs=1e-5 * scale + 1e-9)
-
-
-def test_without_time_highs_finds_nothing_and_the_closed_form_stands_in() -> None:
-    market = Market(0.0, 0, 120.0, 64, tuple(job(n, 1 + n % 3, done=n % 20) for n in range(300)))
-    slow, fast = Shockwave(solver_seconds=1e-6), Shockwave()
-    window = slow.schedule(market, None).memory
-    assert window.rounds == fast.schedule(market, None).memory.rounds
 
 
 @given(programmes(most_jobs=12, most_rounds=8), st.integers(0, 2**12))

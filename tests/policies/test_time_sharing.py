@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from turns import served, snapshot, trial
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.throughput import Overhead
-from optuna_deadline.policies import Policy, Report, Run, Snapshot, TrialView, make_policy
-from optuna_deadline.policies.baselines.slaq import Slaq, fit_decay
-from optuna_deadline.policies.baselines.time_sharing import LeastAttainedService, RoundRobin
+from optuna_deadline.policies import Policy, Report, Run, TrialView, make_policy
+from optuna_deadline.policies.baselines.time_sharing import RoundRobin
 from optuna_deadline.policies.hermes import SIGNALS, Hermes, read_signals
 from optuna_deadline.testing.policies import PolicyTestCase
 
@@ -31,39 +30,6 @@ class TestRoundRobin(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
         return RoundRobin(quantum=10.0)
-
-
-class TestLeastAttainedService(PolicyTestCase):
-    @pytest.fixture
-    def policy(self) -> Policy:
-        return LeastAttainedService(quantum=1.0)
-
-
-class TestSlaq(PolicyTestCase):
-    @pytest.fixture
-    def policy(self) -> Policy:
-        return Slaq()
-
-
-def trial(
-    number: int, scores: list[float], state: str = "running", changed: float = 0.0, slots: int = 1
-) -> TrialView:
-    """A trial with a report after each step of a second; long since changed unless told."""
-    reports = tuple(Report(i, score, float(i)) for i, score in enumerate(scores, 1))
-    held = slots if state == "running" else 0
-    return TrialView(number, state, held, reports, changed, 100, 1.0 if scores else None)
-
-
-def snapshot(*trials: TrialView, slots: int = 4, left: float = 1000.0) -> Snapshot:
-    return Snapshot(
-        now=500.0, started=0.0, deadline=500.0 + left, capacity=slots, largest_gang=slots,
-        trials=trials, overhead=Overhead(0.2, 0.05),
-    )  # fmt: skip
-
-
-def served(policy: Policy, view: Snapshot) -> set[int]:
-    orders = policy.plan(view).orders
-    return {number for number, order in orders.items() if isinstance(order, Run)}
 
 
 #: Two that rise quickly, four that do not.
@@ -130,31 +96,6 @@ def test_round_robin_serves_who_has_waited_longest() -> None:
     assert served(RoundRobin(quantum=10.0, most_trials=5), view) == {1, 2, 4}
 
 
-def test_least_attained_service_prefers_the_first_queue_and_lifts_the_starved() -> None:
-    policy = LeastAttainedService(quantum=2.0, most_trials=1)
-    old, young = trial(0, [0.9] * 40), trial(1, [0.1] * 3, "paused", 499.0)
-    starved = trial(2, [0.1] * 40, "paused", 499.0)
-    assert served(policy, snapshot(old, young, starved, slots=1)) == {1}
-    assert served(policy, snapshot(old, starved, slots=1)) == {0}
-    lifted = replace(starved, changed=100.0)
-    assert served(policy, snapshot(old, lifted, slots=1)) == {2}
-
-
-def test_slaq_serves_whose_loss_falls_most() -> None:
-    flat = trial(0, [1 - 1 / (k * k + 1) for k in range(1, 30)])
-    falling = trial(1, [1 - 1 / (0.02 * k + 1) for k in range(1, 30)], "paused", 499.0)
-    policy = Slaq(quantum=3.0, most_trials=2, normalised=True)
-    assert served(policy, snapshot(flat, falling, slots=1)) == {1}
-
-
-def test_a_decay_is_found_again() -> None:
-    steps = list(range(1, 40))
-    fit = fit_decay(steps, [1 / (0.3 * k + 1) + 0.2 for k in steps], memory=10.0)
-    assert fit is not None
-    assert fit(60) == pytest.approx(1 / 19 + 0.2, abs=0.01)
-    assert fit_decay([1, 2, 3], [0.5, 0.5, 0.5], memory=10.0) is None
-
-
 def test_gains_count_from_the_lowest_first_report() -> None:
     quick, slow = trial(0, [0.5, 0.6]), trial(1, [0.1, 0.2])
     gains = read_signals([quick, slow], "gain", 2)
@@ -169,8 +110,7 @@ def test_gains_count_from_the_lowest_first_report() -> None:
         ("hermes", {"signal": "hope"}, "There is no signal 'hope'"),
         ("hermes", {"explore": 0.0}, "explore between 0 and 1"),
         ("round_robin", {"quantum": 0.0}, "quantum must be a number of seconds above 0"),
-        ("slaq", {"open_per_slot": 0}, "open_per_slot must be a whole number from 1"),
-        ("least_attained_service", {"limits": (5.0, 1.0)}, "limits must rise"),
+        ("round_robin", {"open_per_slot": 0}, "open_per_slot must be a whole number from 1"),
         ("fifo", {"most_trials": 0}, "most_trials must be a whole number from 1"),
     ],
 )

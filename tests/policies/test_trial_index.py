@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from optuna_deadline.policies import HyperSched, Policy, Report, Snapshot, TrialView
 from optuna_deadline.policies.baselines.halving import Asha, AshaPromote
-from optuna_deadline.policies.baselines.stopping import OneEpoch
 from optuna_deadline.policies.rungs import build_rungs
 from optuna_deadline.policies.trial_index import TrialIndex
 from optuna_deadline.testing.policies import snapshots
@@ -71,7 +70,7 @@ def test_an_overview_is_what_would_be_built_anew(history: list[Snapshot]) -> Non
 _judging_once = partial(HyperSched, retroactive=False)
 
 
-@given(histories(), st.sampled_from([HyperSched, _judging_once, AshaPromote, Asha, OneEpoch]))
+@given(histories(), st.sampled_from([HyperSched, _judging_once, AshaPromote, Asha]))
 def test_a_policy_that_has_seen_a_study_decides_as_a_new_one(
     history: list[Snapshot], make: Callable[[], Policy]
 ) -> None:

@@ -52,7 +52,7 @@ def test_a_policy_decides_as_before_where_trials_can_be_paused() -> None:
 
 
 def test_a_policy_that_never_pauses_stays() -> None:
-    for name in ("fifo", "asha", "median", "one_epoch", "pruner"):
+    for name in ("fifo", "asha", "median", "pruner"):
         policy = registry.make_policy(name, {})
         assert stopping_policy(policy) is policy
     hypersched = registry.make_policy("hypersched", {"min_resource": 2, "max_resource": 9})

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 
 from benchmarks.headlines.job_traces import Job, Stretch, Trace, generate_trace, read_trace
 from benchmarks.headlines.trace_replay import replay
-from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.shockwave import (
+from benchmarks.rivals.schedulers import (
     AlloX,
     FinishTimeFair,
     GandivaFair,
-    Market,
     MaxMinFair,
     MaxThroughput,
     MinTotalDuration,
-    Round,
-    Scheduler,
-    Shares,
 )
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.shockwave import Market, Round, Scheduler, Shares
 
 BASELINES = [
     Shares(MaxMinFair()),

@@ -2,8 +2,8 @@
 
 `decisions.json` holds a digest of each study's audit. A change that is meant to decide otherwise
 writes it anew with `OPTUNA_DEADLINE_RECORD=1 pytest tests/simulation/test_same_decisions.py`, and
-its commit says why. Another SciPy solves the integer programmes in another order, so the digests
-hold for the versions that wrote them.
+its commit says why. SciPy fits the losses of the rival SLAQ, so the digests hold for the versions
+that wrote them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy
 import pytest
 import scipy
 
-from optuna_deadline.policies import known_policies, make_policy
+from benchmarks.rivals import RIVALS, make_policy
+from optuna_deadline.policies import known_policies
 from optuna_deadline.simulation import Cluster, Faults, Funding, Simulation, generate
 from optuna_deadline.simulation.study import events
 
@@ -82,7 +83,7 @@ def digests(policy: str, seed: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-@pytest.mark.parametrize("policy", known_policies())
+@pytest.mark.parametrize("policy", [*known_policies(), *RIVALS])
 def test_a_policy_decides_as_recorded(policy: str, seed: int) -> None:
     recorded = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
     if os.environ.get("OPTUNA_DEADLINE_RECORD"):

@@ -1,1 +1,1 @@
-"""Known policies for comparison: FIFO, halving, median rule, time sharing, SLAQ."""
+"""Known policies for comparison: FIFO, halving, the median rule, round robin."""

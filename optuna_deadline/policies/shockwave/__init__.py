@@ -1,31 +1,17 @@
-"""Jobs that share a cluster round by round: Shockwave's market and the fairness baselines."""
+"""Jobs that share a cluster round by round: Shockwave's market."""
 
 from __future__ import annotations
 
 from optuna_deadline.policies.shockwave.accounting import Allocation, Allocator, Shares
-from optuna_deadline.policies.shockwave.baselines import (
-    AlloX,
-    FinishTimeFair,
-    GandivaFair,
-    MaxMinFair,
-    MaxThroughput,
-    MinTotalDuration,
-)
 from optuna_deadline.policies.shockwave.forecast import JobView, Market, Regime, Round, Scheduler
 from optuna_deadline.policies.shockwave.policy import ShockwaveStudy, StudyMarket
 from optuna_deadline.policies.shockwave.scheduler import Shockwave, Window
 
 __all__ = [
-    "AlloX",
     "Allocation",
     "Allocator",
-    "FinishTimeFair",
-    "GandivaFair",
     "JobView",
     "Market",
-    "MaxMinFair",
-    "MaxThroughput",
-    "MinTotalDuration",
     "Regime",
     "Round",
     "Scheduler",

@@ -17,7 +17,7 @@ hides all others: as long as it sticks out, what sticks out of theirs costs noth
 
 The objective is a sum of concave functions of each ``c_j`` and there is one row, so taking single
 rounds by their gain per GPU solves the linear relaxation, and misses the whole optimum by less
-than what one gang could gain (:func:`by_gain`). :func:`by_milp` closes that gap with HiGHS.
+than what one gang could gain (:func:`by_gain`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ Counts = NDArray[np.int64]
 
 _BASES = np.linspace(0.0, 1.0, 6)
 _LOGS = np.log(np.maximum(_BASES, 1e-6))
-_SLOPES = np.diff(_LOGS) / np.diff(_BASES)
-_OFFSETS = _LOGS[:-1] - _SLOPES * _BASES[:-1]
+#: Of the utility's linear pieces.
+SLOPES = np.diff(_LOGS) / np.diff(_BASES)
+OFFSETS = _LOGS[:-1] - SLOPES * _BASES[:-1]
 
 
 def utility(progress: Array) -> Array:
     """The logarithm of the progress, linear between the bases; at most 0."""
-    lines = progress[..., None] * _SLOPES + _OFFSETS
+    lines = progress[..., None] * SLOPES + OFFSETS
     return np.asarray(np.minimum(0.0, lines.min(axis=-1)))
 
 
@@ -46,7 +47,7 @@ def slope(progress: float) -> float:
     """What progress adds to the utility at a point; 0 at the end."""
     if progress >= 1.0:
         return 0.0
-    return float(_SLOPES[int(progress * len(_SLOPES))])
+    return float(SLOPES[int(progress * len(SLOPES))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,43 +116,3 @@ def by_gain(programme: Programme) -> Counts:
         else:
             passed.add(int(job))
     return counts
-
-
-def by_milp(programme: Programme, seconds: float, gap: float = 1e-3) -> Counts | None:
-    """The programme by HiGHS.
-
-    Args:
-        programme: What is to be decided.
-        seconds: The time limit; what was found by then is taken.
-        gap: To the optimum, as a part of it.
-
-    Returns:
-        The rounds of each job; None where nothing was found in time.
-    """
-    from scipy import sparse  # half a second of every worker's start
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    count = len(programme.gangs)
-    one, none = sparse.identity(count), sparse.csr_matrix((count, count))
-    # Columns: c, then U, then what sticks out beyond the common end.
-    rows = [sparse.hstack([sparse.csr_matrix(programme.gangs), sparse.csr_matrix((1, 2 * count))])]
-    bounds = [np.array([float(programme.gpus * programme.rounds)])]
-    for slope, offset in zip(_SLOPES, _OFFSETS, strict=True):
-        rows.append(sparse.hstack([-slope * sparse.diags(programme.step), one, none]))
-        bounds.append(slope * programme.progress + offset)
-    rows.append(sparse.hstack([-one, none, -one]))
-    bounds.append(programme.common_end - programme.left)
-    cost = np.concatenate(
-        [-programme.ending, -programme.weights, programme.pressure * programme.gangs]
-    )
-    found = milp(
-        cost / max(1.0, float(np.abs(cost).max())),
-        integrality=np.repeat([1, 0, 0], count),
-        bounds=Bounds(
-            np.concatenate([np.zeros(count), np.full(count, -np.inf), np.zeros(count)]),
-            np.concatenate([programme.most, np.zeros(count), np.full(count, np.inf)]),
-        ),
-        constraints=LinearConstraint(sparse.vstack(rows).tocsc(), ub=np.concatenate(bounds)),
-        options={"time_limit": seconds, "mip_rel_gap": gap},
-    )
-    return None if found.x is None else np.round(found.x[:count]).astype(np.int64)

@@ -31,7 +31,7 @@ from optuna_deadline.policies.shockwave.forecast import (
     mean_epoch_seconds,
     seconds_left,
 )
-from optuna_deadline.policies.shockwave.program import Counts, Programme, by_gain, by_milp
+from optuna_deadline.policies.shockwave.program import Counts, Programme, by_gain
 
 
 def order(programme: Programme, counts: Counts, ran: NDArray[np.bool_]) -> list[list[int]]:
@@ -91,8 +91,6 @@ class Shockwave:
         window: Rounds planned ahead.
         period: A plan is used for so many rounds unless a job comes or goes.
         overdue: The rho beyond which a job goes before the plan.
-        solver_seconds: Time that HiGHS may take for a plan; 0 for the closed form alone, which is
-            as good to within one gang, faster, and the same on every machine.
 
     Raises:
         DeadlineError: A parameter cannot be.
@@ -103,7 +101,6 @@ class Shockwave:
     window: int = 20
     period: int = 8
     overdue: float = 2.0
-    solver_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.period <= self.window:
@@ -111,10 +108,10 @@ class Shockwave:
                 "period must be from 1 to window rounds, but got "
                 f"period={self.period!r} and window={self.window!r}."
             )
-        if min(self.pressure, self.exponent, self.solver_seconds) < 0 or self.overdue <= 1:
+        if min(self.pressure, self.exponent) < 0 or self.overdue <= 1:
             raise DeadlineError(
-                "pressure, exponent and solver_seconds must not be negative and overdue must be "
-                f"above 1, but got {self!r}."
+                "pressure and exponent must not be negative and overdue must be above 1, but got "
+                f"{self!r}."
             )
 
     def schedule(self, market: Market, memory: Window | None) -> Round[Window]:
@@ -131,7 +128,7 @@ class Shockwave:
     def plan(self, market: Market, dues: Mapping[int, Due]) -> tuple[tuple[int, ...], ...]:
         """A window of rounds."""
         programme = self.programme(market, dues)
-        counts = self._solve(programme)
+        counts = by_gain(programme)
         ran = np.array([job.ran for job in market.jobs], dtype=bool)
         numbers = [job.number for job in market.jobs]
         return tuple(
@@ -153,14 +150,6 @@ class Shockwave:
             rounds=self.window,
             pressure=self.pressure,
         )
-
-    def _solve(self, programme: Programme) -> Counts:
-        counts = by_gain(programme)
-        if self.solver_seconds <= 0:
-            return counts
-        found = by_milp(programme, self.solver_seconds)
-        better = found is not None and programme.value(found) > programme.value(counts)
-        return found if found is not None and better else counts
 
     def _run(self, market: Market, window: Window) -> tuple[int, ...]:
         """This round of the window, the overdue before all, idle GPUs filled up."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Report, Snapshot, TrialView
@@ -84,8 +85,6 @@ def _solve(
     k: NDArray[np.float64], wanted: NDArray[np.float64], emphasis: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """``a``, ``b``, ``c``, none negative, for each row; NaN if there are none."""
-    from scipy.optimize import nnls  # the import takes half a second, which workers need not spend
-
     columns = np.stack([k * k, k, np.ones_like(k)], axis=1)
     matrices = columns * emphasis[:, :, None]
     found = np.full((len(wanted), 3), np.nan)
