@@ -12,6 +12,7 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import FitSegment
 from optuna_deadline.segments import Segment
+from optuna_deadline.values.scores import score
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.parked_memory import TrainingObjects
@@ -31,8 +32,8 @@ class BestValue:
         """Record a value; returns whether it is finite and better than all before."""
         if not math.isfinite(value):
             return False
-        sign = 1.0 if self.direction == "maximize" else -1.0
-        if self.value is not None and sign * value <= sign * self.value:
+        mine = score(value, self.direction)
+        if self.value is not None and mine <= score(self.value, self.direction):
             return False
         self.value = value
         return True

@@ -16,11 +16,13 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.history.text import format_count, format_length, format_value, until_deadline
+from optuna_deadline.history.text import format_count, format_value, until_deadline
 from optuna_deadline.scenarios.api import change_of
 from optuna_deadline.scenarios.comparison import AS_IT_IS, DRAWS, Prospect, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.values.budgets import Budget
+from optuna_deadline.values.deadlines import format_duration
+from optuna_deadline.values.scores import score
 
 _FANS = 8
 
@@ -71,8 +73,10 @@ def forecast(
     if answer is not None:
         print(_side_by_side(change, answer))
         return
-    sign = -1.0 if history.maximize else 1.0
-    for fan in sorted(found.fans, key=lambda fan: (not fan.running, sign * fan.mid[-1]))[:_FANS]:
+    fans = sorted(
+        found.fans, key=lambda fan: (not fan.running, -score(fan.mid[-1], history.direction))
+    )
+    for fan in fans[:_FANS]:
         how = f"on {fan.slots} slots" if fan.running else "if it resumed on one slot"
         low, high = sorted((fan.low[-1], fan.high[-1]))
         band = f"{format_value(low)} to {format_value(high)}"
@@ -141,7 +145,7 @@ _ROWS = (
 def _words(change: Change, currency: str | None) -> str:
     said = []
     if change.seconds:
-        said.append(f"{format_length(change.seconds)} later")
+        said.append(f"{format_duration(change.seconds)} later")
     if change.slots:
         said.append(
             f"{format_count(abs(change.slots), 'slot')} {'more' if change.slots > 0 else 'fewer'}"

@@ -20,11 +20,10 @@ from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.cli.app import Json, Storage, app, command_of, print_json
 from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.text import format_length, shortfalls
+from optuna_deadline.history.text import shortfalls
 from optuna_deadline.live.console import SafeConsole
-from optuna_deadline.live.view import clock
 from optuna_deadline.planning.pool_leader import read_pool
-from optuna_deadline.values.deadlines import parse_duration
+from optuna_deadline.values.deadlines import format_duration, parse_duration
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
 app.add_typer(_pool, name="pool")
@@ -48,7 +47,7 @@ def create(
     make_storage(storage)  # first, since our tables refer to Optuna's
     table = AllocationTable(connect(storage), pool, _NO_STUDY, ttl=asked[0], grace=asked[1])
     law = table.make_pool()
-    said = f"leases of {format_length(law[0])} and a grace of {format_length(law[1])}"
+    said = f"leases of {format_duration(law[0])} and a grace of {format_duration(law[1])}"
     if law != asked:
         raise DeadlineError(f"There is a pool {pool!r} already, with {said}; choose another name.")
     print(f"pool {pool}: {said}.")
@@ -140,7 +139,7 @@ def _studies(now: float, tenants: list[Tenant], slots: list[Slot], workers: list
             "-" if row.claim is None else str(row.claim.most),
             f"{row.served:.0f}",
             f"{row.entitled:.0f}",
-            clock(row.deadline - now) if row.deadline > now else "over",
+            format_duration(row.deadline - now) if row.deadline > now else "over",
             str(present[row.study_id]),
         )
     table.caption = "had and fair: slot-seconds since the study joined"

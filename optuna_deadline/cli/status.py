@@ -30,6 +30,7 @@ from optuna_deadline.history.text import event_sentence, format_time_of_day
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import render, showing_study
 from optuna_deadline.live.view import StudyWatcher, TrialRow, View
+from optuna_deadline.values.scores import score
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -45,7 +46,7 @@ def plain_view(history: History) -> View:
         time_left=history.time_left,
         deadline=datetime.fromtimestamp(history.deadline, timezone.utc).astimezone(),
         duration=history.deadline - history.started,
-        maximize=history.maximize,
+        direction=history.direction,
         gate_open=history.time_left > 0 and all(event.kind != "gate" for event in history.events),
         best_value=best.value if best else None,
         best_trial=best.number if best else None,
@@ -61,7 +62,7 @@ def _row(history: History, planned: PlannedTrial) -> TrialRow:
         state=_SHOWN.get(planned.state, planned.state),
         step=history.curves_by_trial[planned.number][-1].step if values else None,
         value=values[-1] if values else None,
-        best=(max(values) if history.maximize else min(values)) if values else None,
+        best=max(values, key=lambda value: score(value, history.direction), default=None),
         curve=values,
     )
 

@@ -16,10 +16,11 @@ from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import format_count, format_length, format_time_of_day
+from optuna_deadline.history.text import format_count, format_time_of_day
 from optuna_deadline.planning.billing.budget import change_price
 from optuna_deadline.planning.cross_host import groups_of
 from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
+from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.values.prices import make_prices
 
 _NO_STUDY = 0  # drains a host without belonging to one of its studies
@@ -137,7 +138,7 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
     over = table.now() - terms.deadline
     if over >= 0 or table.orders("").settled:
         ended = (
-            f"The deadline of {study} was {format_length(over)} ago"
+            f"The deadline of {study} was {format_duration(over)} ago"
             if over >= 0
             else f"{study} has ended"
         )

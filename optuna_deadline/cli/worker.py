@@ -131,7 +131,7 @@ def work(elastic: ElasticWorker, log: Log) -> Result:
     _logger.info(
         "Working on %s, which %s its value; deadline %s.",
         terms.name,
-        "maximizes" if terms.maximize else "minimizes",
+        f"{terms.direction}s",
         terms,
         extra={"study": terms.name},
     )

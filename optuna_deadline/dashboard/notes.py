@@ -11,13 +11,12 @@ from optuna_deadline.history.records import History, TrialTimeline
 from optuna_deadline.history.series import spent
 from optuna_deadline.history.text import (
     format_count,
-    format_length,
     format_time_of_day,
     format_value,
     request_sentence,
     until_deadline,
 )
-from optuna_deadline.values.deadlines import format_instant
+from optuna_deadline.values.deadlines import format_duration, format_instant
 from optuna_deadline.visualization._allocation import usage
 
 _DECISIONS = 8
@@ -66,13 +65,12 @@ def _by_then(history: History, expected: Forecast) -> str:
 def _when(history: History) -> str:
     as_of = f"as of {format_time_of_day(history.now)}"
     if history.settled is None and history.time_left > 0:
-        return f"in {format_length(history.time_left)} {as_of}"
+        return f"in {format_duration(history.time_left)} {as_of}"
     if history.settled is None:
         return f"{until_deadline(history.time_left)} {as_of}; the study is ending"
     early = history.deadline - history.settled
-    return (
-        f"the study has ended {format_length(abs(early))} {'before' if early >= 0 else 'after'} it"
-    )
+    side = "before" if early >= 0 else "after"
+    return f"the study has ended {format_duration(abs(early))} {side} it"
 
 
 def _asked_for(history: History) -> str:
@@ -170,7 +168,7 @@ def trial_note(history: History, life: TrialTimeline) -> str:
         length = (
             ""
             if spell.end is None
-            else format_length(spell.end - spell.start).replace(" ", "\u00a0")
+            else format_duration(spell.end - spell.start).replace(" ", "\u00a0")
         )
         why = spell.plan_end_reason if spell.plan_end_reason != spell.end_reason else ""
         ended = f"{spell.end_reason}: {why}" if why else spell.end_reason

@@ -14,6 +14,7 @@ from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_
 from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, costs, measure
+from optuna_deadline.values.scores import score
 
 _POINTS = 8
 _INSTANT = 1e-3  # seconds; a logarithm is taken of them
@@ -63,20 +64,19 @@ def forecast(history: History) -> Forecast:
     study, at the steps that the trial's own pace, S(k) and the measured overheads allow until the
     deadline; for a waiting trial, as if it had one slot from now on.
     """
-    sign = 1.0 if history.maximize else -1.0
-    known = history.improvements
+    direction, known = history.direction, history.improvements
     best = known[-1].value if known else None
     cost = costs(history)
     then = cost.slot_hours_then, cost.spent_then
     if best is None or history.settled is not None or history.time_left <= 0:
-        levels = () if best is None else (sign * best,) * len(LEVELS)
+        levels = () if best is None else (score(best, direction),) * len(LEVELS)
         return Forecast(best, best, best, best, (), levels, *then)
     measured = measure(history.segments)
     curves = known_curves(history)
     model = learn_doublings(curves.values())
     limits = limits_of(curves.values())
     found = (
-        _fan(history, planned, curves[planned.number], model, measured, sign, limits)
+        _fan(history, planned, curves[planned.number], model, measured, limits)
         for planned in _trials_to_forecast(history, curves)
     )
     fans = [fan for fan in found if fan is not None]
@@ -87,9 +87,9 @@ def forecast(history: History) -> Forecast:
     expected = tuple(np.clip(risen, *limits).tolist())
     return Forecast(
         best,
-        sign * expected[_MID],
-        sign * expected[_LOW],
-        sign * expected[_HIGH],
+        score(expected[_MID], direction),
+        score(expected[_LOW], direction),
+        score(expected[_HIGH], direction),
         tuple(fans),
         expected,
         *then,
@@ -98,11 +98,10 @@ def forecast(history: History) -> Forecast:
 
 def course_of(history: History) -> Curve:
     """When the best score rose, in seconds since the study began; needs at least one score."""
-    sign = 1.0 if history.maximize else -1.0
     known = history.improvements
     return Curve(
         tuple([max(one.at - history.started, _INSTANT) for one in known]),
-        tuple([sign * one.value for one in known]),
+        tuple([score(one.value, history.direction) for one in known]),
     )
 
 
@@ -112,13 +111,15 @@ def known_curves(history: History) -> dict[int, Curve]:
     If steps count from 0, a report of step 0 comes after one step. A plain study's trials, which
     have no other measure of their training, count from their first step.
     """
-    sign = 1.0 if history.maximize else -1.0
     before = min(1, first_step(history)) - 1
     if history.plain:
         curves = history.curves_by_trial.values()
         before = step_before_all([row.step for row in rows] for rows in curves)
     found = {
-        number: Curve.of([row.step - before for row in rows], [sign * row.value for row in rows])
+        number: Curve.of(
+            [row.step - before for row in rows],
+            [score(row.value, history.direction) for row in rows],
+        )
         for number, rows in history.curves_by_trial.items()
     }
     return {number: curve for number, curve in found.items() if curve is not None}
@@ -147,7 +148,6 @@ def _fan(
     curve: Curve,
     model: Doublings,
     measured: Measured,
-    sign: float,
     limits: tuple[float, float],
 ) -> Fan | None:
     running = planned.owner is not None
@@ -170,7 +170,7 @@ def _fan(
         look.append(look[-1])
     return Fan(
         planned.number, running, slots if running else 0, tuple(at),
-        tuple([sign * levels[_MID] for levels in look]),
-        tuple([sign * levels[_LOW] for levels in look]),
-        tuple([sign * levels[_HIGH] for levels in look]),
+        tuple([score(levels[_MID], history.direction) for levels in look]),
+        tuple([score(levels[_LOW], history.direction) for levels in look]),
+        tuple([score(levels[_HIGH], history.direction) for levels in look]),
     )  # fmt: skip

@@ -54,7 +54,7 @@ def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
     return History(
         name=terms.name,
         study_id=terms.study_id,
-        maximize=terms.maximize,
+        direction=terms.direction,
         started=terms.started,
         deadline=terms.deadline,
         now=terms.read,
@@ -191,7 +191,7 @@ class HistoryReader:
         return History(
             name=terms.name,
             study_id=terms.study_id,
-            maximize=terms.maximize,
+            direction=terms.direction,
             started=terms.started,
             deadline=orders.deadline,
             now=now,

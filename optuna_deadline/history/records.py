@@ -21,6 +21,7 @@ from optuna_deadline.allocation.records import (
     Worker,
 )
 from optuna_deadline.values.budgets import Budget
+from optuna_deadline.values.scores import score
 
 
 @dataclass(frozen=True)
@@ -233,13 +234,13 @@ def curves_of(reports: Iterable[ReportRow]) -> dict[int, list[ReportRow]]:
     return {number: sorted(rows, key=lambda row: row.step) for number, rows in curves.items()}
 
 
-def best_so_far(reports: Iterable[ReportRow], maximize: bool) -> list[Improvement]:
+def best_so_far(reports: Iterable[ReportRow], direction: str) -> list[Improvement]:
     """The reports that were better than all before them; NaN and infinities never are."""
-    sign = 1.0 if maximize else -1.0
     found: list[Improvement] = []
     for row in sorted(reports, key=lambda row: (row.at, row.id)):
-        better = not found or sign * row.value > sign * found[-1].value
-        if math.isfinite(row.value) and better:
+        if not math.isfinite(row.value):
+            continue
+        if not found or score(row.value, direction) > score(found[-1].value, direction):
             found.append(Improvement(row.at, row.value, row.number, row.step))
     return found
 
@@ -250,7 +251,7 @@ class History:
 
     name: str
     study_id: int
-    maximize: bool
+    direction: str  #: "minimize" or "maximize"
     started: float
     deadline: float
     now: float
@@ -305,4 +306,4 @@ class History:
     @cached_property
     def improvements(self) -> list[Improvement]:
         """The reports that were better than all before them."""
-        return best_so_far(self.reports, self.maximize)
+        return best_so_far(self.reports, self.direction)

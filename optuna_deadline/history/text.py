@@ -14,29 +14,7 @@ from optuna_deadline.policies.pool.admission import (
     remedy,
 )
 from optuna_deadline.policies.pool.fair_share import PoolSnapshot
-
-
-def format_length(seconds: float) -> str:
-    """A length with at most two figures: "9.5 s", "42 s", "3 min", "2 h 5 min", "3 d 4 h"."""
-    if seconds < 0:
-        return f"-{format_length(-seconds)}"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 59.5:
-        return f"{seconds:.0f} s"
-    if seconds < 599.5:
-        return _pair(round(seconds), 60, "min", "s")
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 24 * 60:
-        return _pair(minutes, 60, "h", "min")
-    return _pair(round(minutes / 60), 24, "d", "h")
-
-
-def _pair(number: int, size: int, unit: str, smaller: str) -> str:
-    whole, rest = divmod(number, size)
-    return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
+from optuna_deadline.values.deadlines import format_duration
 
 
 def until_deadline(time_left: float, settled: bool = False) -> str:
@@ -44,8 +22,8 @@ def until_deadline(time_left: float, settled: bool = False) -> str:
     if settled:
         return "the study has ended"
     if time_left <= 0:
-        return f"the deadline was {format_length(-time_left)} ago"
-    return f"deadline in {format_length(time_left)}"
+        return f"the deadline was {format_duration(-time_left)} ago"
+    return f"deadline in {format_duration(time_left)}"
 
 
 def format_time_of_day(instant: float) -> str:
@@ -146,9 +124,9 @@ def _sentence(pool: PoolSnapshot, prospect: StudyProspect) -> str:
     assert prospect.needed is not None
     study, found = prospect.study, remedy(pool, prospect.study.study_id)
     said = (
-        f"{study.name} gets {format_length(prospect.expected)} on one slot of the "
-        f"{format_length(prospect.needed)} that it expects to train by its deadline: extend it by "
-        f"{format_length(found.extend)}"
+        f"{study.name} gets {format_duration(prospect.expected)} on one slot of the "
+        f"{format_duration(prospect.needed)} that it expects to train by its deadline: extend it "
+        f"by {format_duration(found.extend)}"
     )
     if found.weight is None:
         return f"{said}, or add slots; no weight is enough."

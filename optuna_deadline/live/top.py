@@ -20,10 +20,10 @@ from optuna_deadline.live.view import (
     TrialRow,
     View,
     by_relevance,
-    clock,
     figure,
     finite,
 )
+from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -83,7 +83,7 @@ def lines(previous: View | None, view: View) -> list[str]:
     """The changes since ``previous``, a sentence each; the whole state without it."""
     if previous is None:
         until = view.deadline.strftime("%H:%M:%S")
-        heading = f"{view.study}: {clock(view.time_left)} until {until}"
+        heading = f"{view.study}: {_left(view)} until {until}"
         slots = format_count(view.slots_total, "slot")
         return [f"{heading}, {slots}", *lines(_blank(view), view)]
     said = [
@@ -104,8 +104,12 @@ def lines(previous: View | None, view: View) -> list[str]:
     if previous.time_left // 10 != view.time_left // 10:
         used = f"{view.slots_used} of {view.slots_total} slots used"
         money = "" if view.spent is None else f", {view.spent:.4g} of {view.budget} spent"
-        said.append(f"{now}  {clock(view.time_left)} left, {used}{money}; {_states(view.rows)}")
+        said.append(f"{now}  {_left(view)} left, {used}{money}; {_states(view.rows)}")
     return said
+
+
+def _left(view: View) -> str:
+    return format_duration(max(0.0, view.time_left))
 
 
 def one_line(view: View) -> RenderableType:
@@ -114,7 +118,7 @@ def one_line(view: View) -> RenderableType:
     if finite(view.best_value):
         best = f"{figure(view.best_value)} (trial {view.best_trial}, step {view.best_step})"
     words = (
-        f"{view.study}  {clock(view.time_left)} left  best {best}  "
+        f"{view.study}  {_left(view)} left  best {best}  "
         f"{view.slots_used} of {format_count(view.slots_total, 'slot')}  {_states(view.rows)}"
     )
     return Text(words, no_wrap=True, overflow="ellipsis")
@@ -141,7 +145,11 @@ def _scale(view: View) -> tuple[float, float]:
     if not values:
         return 0.0, 1.0
     tenth = len(values) // 10
-    return (values[tenth], values[-1]) if view.maximize else (values[0], values[-1 - tenth])
+    return (
+        (values[tenth], values[-1])
+        if view.direction == "maximize"
+        else (values[0], values[-1 - tenth])
+    )
 
 
 def _time(view: View) -> RenderableType:
@@ -151,7 +159,7 @@ def _time(view: View) -> RenderableType:
     grid.add_column(no_wrap=True, justify="right")
     over = view.time_left <= 0
     done = min(max(view.duration - view.time_left, 0.0), view.duration)
-    left = "deadline reached" if over else f"{clock(view.time_left)} left"
+    left = "deadline reached" if over else f"{_left(view)} left"
     until = view.deadline.strftime("%H:%M:%S")
     bar = ProgressBar(total=view.duration or 1.0, completed=done)
     grid.add_row(

@@ -21,6 +21,7 @@ from optuna_deadline.planning.limits import SlotLimits, limited
 from optuna_deadline.planning.placement.data_locality import isolated_hosts
 from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.scores import score
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class View:
     time_left: float  #: seconds; below zero once the deadline is over
     deadline: datetime
     duration: float  #: seconds from start to deadline
-    maximize: bool = True
+    direction: str = "maximize"
     gate_open: bool = True
     best_value: float | None = None
     best_trial: int | None = None
@@ -97,7 +98,7 @@ def by_relevance(view: View) -> list[TrialRow]:
         state = _ORDER.index(row.state) if row.state in _ORDER else len(_ORDER)
         if not finite(row.best):
             return state, math.inf, row.number
-        return state, -row.best if view.maximize else row.best, row.number
+        return state, -score(row.best, view.direction), row.number
 
     rows = sorted(view.rows, key=key)
     # The best model stays visible even when its trial has ended.
@@ -115,17 +116,6 @@ def figure(value: float | None) -> str:
         return "-"
     plain = f"{value:.4f}"
     return plain if len(plain) <= 8 else f"{value:.2g}"
-
-
-def clock(seconds: float) -> str:
-    """Seconds as text: ``9.5 s``, ``42 s``, ``1:05``, ``2:07:00``."""
-    if seconds < 10:
-        return f"{max(seconds, 0.0):.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 _DECISIONS = 40
@@ -150,7 +140,6 @@ class StudyWatcher:
     def __init__(self, table: AllocationStore, terms: Terms) -> None:
         self._table = table
         self._terms = terms
-        self._sign = 1.0 if terms.maximize else -1.0
         self._events = Tail(lambda after: table.events(after, _KINDS))
         self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
         self._best_reports = BestReports(terms.direction)
@@ -200,7 +189,7 @@ class StudyWatcher:
             time_left=orders.deadline - now,
             deadline=datetime.fromtimestamp(orders.deadline, timezone.utc).astimezone(),
             duration=orders.deadline - self._terms.started,
-            maximize=self._terms.maximize,
+            direction=self._terms.direction,
             gate_open=orders.gate_open and not orders.settled and now < orders.end,
             best_value=best.value if best else None,
             best_trial=best.number if best else None,
@@ -241,7 +230,7 @@ class StudyWatcher:
         steps = sorted(curve)
         values = tuple(None if math.isnan(curve[step]) else curve[step] for step in steps)
         known = [value for value in values if value is not None]
-        best = (max(known) if self._terms.maximize else min(known)) if known else None
+        best = max(known, key=self._score, default=None)
         return TrialRow(
             number=planned.number,
             state=_SHOWN.get(planned.state, planned.state),
@@ -307,14 +296,17 @@ class StudyWatcher:
             return f"trial {number} starts on {size}: {reason.removeprefix(_STARTS)}"
         return f"trial {number} resumes on {size}{at}: {reason}"
 
+    def _score(self, value: float) -> float:
+        return score(value, self._terms.direction)
+
     def _rank_words(self, number: int) -> str:
         """A trial's rank among all that have reported at its last step."""
         mine = self._curves.get(number)
         if not mine:
             return ""
         step = max(mine)
-        scores = [self._sign * curve[step] for curve in self._curves.values() if step in curve]
-        better = sum(score > self._sign * mine[step] for score in scores)
+        scores = [self._score(curve[step]) for curve in self._curves.values() if step in curve]
+        better = sum(other > self._score(mine[step]) for other in scores)
         return f"rank {better + 1} of {len(scores)}"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow, Worker
 from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups
 from optuna_deadline.policies.api import Snapshot
+from optuna_deadline.values.scores import score
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class BestReports:
     """
 
     def __init__(self, direction: str) -> None:
-        self._sign = -1.0 if direction == "maximize" else 1.0
+        self._direction = direction
         self._rows: dict[int, ReportRow] = {}
 
     def take(self, rows: Iterable[ReportRow]) -> None:
@@ -74,4 +75,4 @@ class BestReports:
         return (math.inf, number, 0) if row is None else self._key(row)
 
     def _key(self, row: ReportRow) -> tuple[float, int, int]:
-        return self._sign * row.value, row.number, row.step
+        return -score(row.value, self._direction), row.number, row.step

@@ -16,6 +16,7 @@ from optuna_deadline.checkpoints.sharing import is_reachable, reaches
 from optuna_deadline.checkpoints.storage import Location, StoreAway
 from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.planning.trials import Trials
+from optuna_deadline.values.scores import score
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -54,7 +55,6 @@ def find_winner(
         excluded: Trials to skip.
         reports: Best reports by trial; read from the table by default.
     """
-    sign = -1.0 if direction == "maximize" else 1.0
     saved = [
         checkpoint
         for checkpoint in table.checkpoints()
@@ -63,7 +63,7 @@ def find_winner(
         and checkpoint.number not in excluded
     ]
     while saved:
-        checkpoint = min(saved, key=lambda c: (sign * (c.value or 0.0), c.number))
+        checkpoint = min(saved, key=lambda c: (-score(c.value or 0.0, direction), c.number))
         if _is_available(checkpoint, is_intact):
             assert checkpoint.value is not None
             return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
@@ -132,7 +132,7 @@ def best_saved(table: AllocationStore, direction: str, number: int) -> float | N
         for checkpoint in table.checkpoints(number)
         if checkpoint.value is not None and not math.isnan(checkpoint.value)
     ]
-    return (max if direction == "maximize" else min)(values, default=None)
+    return max(values, key=lambda value: score(value, direction), default=None)
 
 
 class BestModel:
@@ -204,7 +204,7 @@ class BestModel:
         )
 
     def _better(self, one: float, other: float) -> bool:
-        return one > other if self._direction == "maximize" else one < other
+        return score(one, self._direction) > score(other, self._direction)
 
 
 def superfluous(table: AllocationStore, best: Winner | None) -> list[Location]:

@@ -24,6 +24,7 @@ from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups, groups_
 from optuna_deadline.planning.limits import SlotLimits
 from optuna_deadline.planning.reading import BestReports, Reading
 from optuna_deadline.policies.api import WORST, Report, Request, Snapshot, TrialView
+from optuna_deadline.values.scores import score
 
 #: After this many gangs in a row whose ranks did not meet, no gang for this many seconds.
 _MAX_UNMET, _UNMET_SECONDS = 2, 600.0
@@ -131,7 +132,7 @@ class SnapshotReader:
         self._started = started
         self._new_reports = Tail(table.reports)
         self.best_reports = BestReports(direction)
-        self._reports = _Reports(1.0 if direction == "maximize" else -1.0)
+        self._reports = _Reports(direction)
         self._last_segments = 0.0
         self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._rendezvous_history = RendezvousHistory()
@@ -296,8 +297,8 @@ class SnapshotReader:
 class _Reports:
     """Every trial's reports, updated as they arrive."""
 
-    def __init__(self, sign: float) -> None:
-        self._sign = sign
+    def __init__(self, direction: str) -> None:
+        self._direction = direction
         self._sorted: dict[int, tuple[Report, ...]] = {}
 
     def of(self, number: int) -> tuple[Report, ...]:
@@ -311,7 +312,8 @@ class _Reports:
     def _add(self, row: ReportRow) -> bool:
         number, step, value = row.number, row.step, row.value
         before = self._sorted.get(number, ())
-        report = Report(step, WORST if math.isnan(value) else self._sign * value, row.trained)
+        found = WORST if math.isnan(value) else score(value, self._direction)
+        report = Report(step, found, row.trained)
         if not before or before[-1].step < step:
             self._sorted[number] = (*before, report)
             return True

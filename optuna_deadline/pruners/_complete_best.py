@@ -10,6 +10,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study.best import PRUNED_BECAUSE, Best, best_of
+from optuna_deadline.values.scores import score
 
 _logger = logging.getLogger("optuna_deadline")
 _one_thread = threading.Lock()  # so that the next thread finds the copy
@@ -53,8 +54,8 @@ def _complete_the_best(study: Study, own: set[int], ending: dict[int, FrozenTria
     if best is None or best != best_of([*complete, *pruned], study.direction):
         return
     values = [trial.value for trial in complete if trial.value is not None]
-    better = max if study.direction.name == "MAXIMIZE" else min
-    if values and better(best.value, *values) in values:
+    direction = study.direction.name.lower()
+    if any(score(value, direction) >= score(best.value, direction) for value in values):
         return
     [original] = [trial for trial in pruned if trial.number == best.number]
     study.add_trial(_copy(original, best))

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from optuna_deadline.pruners._complete_best import COPY_OF
 from optuna_deadline.study.best import PRUNED_BECAUSE
+from optuna_deadline.values.scores import score
 
 
 def deadline_report(study: Study, console: Console | None = None) -> None:
@@ -27,10 +28,12 @@ def deadline_report(study: Study, console: Console | None = None) -> None:
 
 
 def _rows(study: Study) -> Iterator[tuple[str, ...]]:
-    sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
+    direction = study.direction.name.lower()
     trials = study.get_trials(deepcopy=False)
     # Trials without a value come last.
-    trials.sort(key=lambda one: (one.value is None, sign * (one.value or 0.0), one.number))
+    trials.sort(
+        key=lambda one: (one.value is None, -score(one.value or 0.0, direction), one.number)
+    )
     for trial in trials:
         value = "" if trial.value is None else f"{trial.value:g}"
         reports = str(len(trial.intermediate_values))

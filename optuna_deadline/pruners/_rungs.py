@@ -13,6 +13,7 @@ from optuna_deadline.allocation.sql import studies
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.terms import Terms
+from optuna_deadline.values.scores import score
 
 
 class MeasuredRule:
@@ -42,7 +43,7 @@ class KnownRungs:
 
     def __init__(self, terms: Terms) -> None:
         self._study_id = terms.study_id
-        self._sign = 1.0 if terms.maximize else -1.0
+        self._direction = terms.direction
         self.rule: RungRule | MeasuredRule = MeasuredRule()
         if terms.rule == "hypersched":
             self.rule = RungRule.of(terms.parameters)
@@ -67,7 +68,7 @@ class KnownRungs:
         for row in rows:
             if row.rung is not None:
                 value = math.nan if row.value is None else row.value
-                self._known += self._rungs.add(row.number, row.rung, self._sign * value)
+                self._known += self._rungs.add(row.number, row.rung, score(value, self._direction))
                 self._newest = max(self._newest, row.sequence)
         return rows
 

@@ -18,6 +18,7 @@ from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.reporting import prospects, step_before_all
 from optuna_deadline.history.series import measure
 from optuna_deadline.study import terms as study_terms
+from optuna_deadline.values.scores import score
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def look_ahead(
     Returns:
         None if no trial has reported a finite value.
     """
-    sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
+    name = direction.name.lower()
     unknown = (TrialState.FAIL, TrialState.WAITING)
     reported = [
         trial
@@ -128,7 +129,7 @@ def look_ahead(
     curves = {
         trial.number: Curve.of(
             [step - before for step in sorted(trial.intermediate_values)],
-            [sign * trial.intermediate_values[k] for k in sorted(trial.intermediate_values)],
+            [score(value, name) for _, value in sorted(trial.intermediate_values.items())],
         )
         for trial in reported
     }
@@ -140,17 +141,17 @@ def look_ahead(
         horizon -= before
     scores = prospects(known, situation.step_seconds, left=situation.left, horizon=horizon)
     return [
-        _ended(trial, sign, scores.get(trial.number, -math.inf))
+        _ended(trial, name, scores.get(trial.number, -math.inf))
         if trial.number in curves
         else trial
         for trial in trials
     ]
 
 
-def _ended(trial: FrozenTrial, sign: float, score: float) -> FrozenTrial:
+def _ended(trial: FrozenTrial, direction: str, prospect: float) -> FrozenTrial:
     shown = copy.copy(trial)
-    if math.isinf(score):
+    if math.isinf(prospect):
         shown.state, shown.value, shown.intermediate_values = TrialState.PRUNED, None, {}
     else:
-        shown.state, shown.value = TrialState.COMPLETE, sign * score
+        shown.state, shown.value = TrialState.COMPLETE, score(prospect, direction)
     return shown

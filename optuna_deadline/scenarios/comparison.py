@@ -23,6 +23,7 @@ from optuna_deadline.policies.api import Policy
 from optuna_deadline.scenarios.futures import Change, Draws, End, machines, run, usual_looks
 from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.study import policy_choice
+from optuna_deadline.values.scores import score
 
 
 def calibrate(
@@ -202,33 +203,33 @@ class Scenario:
 
     def answer(self, pairs: Sequence[Pair]) -> WhatIf:
         """The answer from the pairs."""
-        history, sign = self._initial.history, self._initial.sign
+        history = self._initial.history
         best = history.improvements[-1].value
         now = [end for end, _ in pairs]
         then = [end for _, end in pairs if end is not None]
         before, after = calibrate(
             [end.score for end in now], [end.score for end in then],
-            forecast(history).levels, sign * best,
+            forecast(history).levels, score(best, history.direction),
         )  # fmt: skip
         limits = limits_of(known_curves(history).values())
         before, after = (np.clip(scores, *limits).tolist() for scores in (before, after))
         return WhatIf(
             best=best,
-            as_it_is=_prospect(now, before, sign),
-            changed=_prospect(then, after, sign) if then else None,
+            as_it_is=_prospect(now, before, history.direction),
+            changed=_prospect(then, after, history.direction) if then else None,
             gain=_gain(before, after) if then else None,
             draws=len(pairs),
             currency=None if history.budget is None else history.budget.currency,
         )
 
 
-def _prospect(ends: Sequence[End], scores: Sequence[float], sign: float) -> Prospect:
+def _prospect(ends: Sequence[End], scores: Sequence[float], direction: str) -> Prospect:
     levels = np.quantile(scores, LEVELS).tolist()
     spent = [end.spent for end in ends if end.spent is not None]
     return Prospect(
-        expected=sign * levels[_MID],
-        low=sign * levels[_LOW],
-        high=sign * levels[_HIGH],
+        expected=score(levels[_MID], direction),
+        low=score(levels[_LOW], direction),
+        high=score(levels[_HIGH], direction),
         slot_hours=fmean(end.slot_seconds for end in ends) / 3600.0,
         spent=fmean(spent) if spent else None,
         new_trials=fmean(end.opened for end in ends),

@@ -26,6 +26,7 @@ from optuna_deadline.simulation.environment import CountedTrials, World
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.values.budgets import Budget
+from optuna_deadline.values.scores import score
 
 #: Polls of a worker until the deadline: longer studies cost no more, and large ones, whose plans
 #: take longer, poll less often.
@@ -139,7 +140,7 @@ def _write_trials(
     for place, report in enumerate(history.reports, 1):
         step = report.step + present.shift
         study.steps.add((report.number, step))
-        value = present.sign * report.value
+        value = score(report.value, history.direction)
         study.reports.append(
             report._replace(id=place, step=step, value=value, at=report.at - began)
         )
@@ -300,7 +301,7 @@ def run(
         pass
     world.write_all_progress()
     winner = find_winner(world.table, "maximize", world.disk.has_checkpoint)
-    best = present.sign * history.improvements[-1].value
+    best = score(history.improvements[-1].value, history.direction)
     bill, opened = world.slot_time, world.trials.opened - max(present.planned_rows, default=-1) - 1
     spent, now = None, world.timeline.now()
     if world.budget_account is not None:

@@ -70,11 +70,6 @@ class InitialState:
         return cls(history, measured, curves, _machines(history), reach)
 
     @property
-    def sign(self) -> float:
-        """The factor of values that makes larger ones better."""
-        return 1.0 if self.history.maximize else -1.0
-
-    @property
     def now(self) -> float:
         """Seconds since the study began."""
         return self.history.now - self.history.started

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study.terms import check_single_objective
+from optuna_deadline.values.scores import score
 
 #: The user attribute of a trial of a plain study that says why it was pruned.
 PRUNED_BECAUSE = "optuna_deadline:pruned_because"
@@ -69,14 +70,14 @@ def find_best(study: Study) -> Best | None:
 
 def best_of(trials: Iterable[FrozenTrial], direction: StudyDirection) -> Best | None:
     """The best report of some trials; None if none has reported."""
-    sign = -1.0 if direction == StudyDirection.MAXIMIZE else 1.0
+    name = direction.name.lower()
     found = (
         Best(trial.number, value, step, trial.state, dict(trial.params))
         for trial in trials
         for step, value in _values(trial)
         if not math.isnan(value)
     )
-    return min(found, key=lambda report: sign * report.value, default=None)
+    return max(found, key=lambda report: score(report.value, name), default=None)
 
 
 def _values(trial: FrozenTrial) -> Iterator[tuple[int | None, float]]:

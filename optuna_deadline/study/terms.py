@@ -74,16 +74,11 @@ class Terms:
     max_slots: int | None = None
     rule: str = "hypersched"
 
-    @property
-    def maximize(self) -> bool:
-        """Whether larger values are better."""
-        return self.direction == "maximize"
-
     def __str__(self) -> str:
         until = format_instant(self.deadline)
         if self.duration is None:
             return until
-        return f"{format_duration(self.duration)} (until {until})"
+        return f"{format_duration(self.duration, units=4)} (until {until})"
 
 
 def fix(

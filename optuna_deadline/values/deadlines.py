@@ -12,6 +12,7 @@ from optuna_deadline.errors import DeadlineError, spelled
 
 DeadlineLike = Union[str, float, timedelta, datetime, "Deadline"]
 
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT = re.compile(
     r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])",
@@ -56,7 +57,7 @@ class Deadline:
 
     def __str__(self) -> str:
         if self.duration is not None:
-            return format_duration(self.duration)
+            return format_duration(self.duration, units=4)
         assert self.at is not None
         return format_instant(self.at)
 
@@ -166,15 +167,22 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration: ``"2 h 30 min"``, ``"1 min 30 s"``, ``"0.4 s"``."""
+def format_duration(seconds: float, units: int = 2) -> str:
+    """Format a duration: ``"0.4 s"``, ``"1 min 30 s"``, ``"2 h 5 min"``, ``"3 d 4 h"``.
+
+    Args:
+        seconds: The duration.
+        units: The number of units at most; 4 keeps each second.
+    """
     if seconds < 0:
-        return f"-{format_duration(-seconds)}"
-    if seconds < 10 or math.isinf(seconds):
-        return f"{seconds:.3g} s"
-    rest = round(seconds)
+        return f"-{format_duration(-seconds, units)}"
+    if seconds < 9.95 or math.isinf(seconds):
+        return f"{round(seconds, 1):g} s"
+    largest = next(index for index, (_, size) in enumerate(_UNITS) if seconds >= size)
+    _, smallest = _UNITS[min(largest + units, len(_UNITS)) - 1]
+    rest = round(seconds / smallest) * smallest
     parts = []
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+    for unit, size in _UNITS:
         count, rest = divmod(rest, size)
         if count:
             parts.append(f"{count} {unit}")

@@ -13,10 +13,10 @@ from optuna_deadline.history.records import History, SegmentInterval, TrialTimel
 from optuna_deadline.history.series import available_slots, integral, slots_in_use
 from optuna_deadline.history.text import (
     format_count,
-    format_length,
     format_percent,
     until_deadline,
 )
+from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import (
     BLUE,
@@ -206,7 +206,7 @@ def _text(history: History, spell: SegmentInterval, devices: dict[int, tuple[str
     length = spell.until(history.end) - spell.start
     lines = [
         f"trial {spell.number}: {format_count(len(spell.slots), 'slot')} for "
-        f"{format_length(length)}",
+        f"{format_duration(length)}",
         where,
         f"began: {spell.reason}",
     ]
@@ -229,7 +229,7 @@ def _pauses(
             rows[life.number],
             axis(max(wait.start, since or wait.start)),
             axis.length(end - max(wait.start, since or wait.start)),
-            f"trial {life.number} paused for {format_length(end - wait.start)}\n{wait.reason}",
+            f"trial {life.number} paused for {format_duration(end - wait.start)}\n{wait.reason}",
         )
         for life in shown
         for wait in life.waits

@@ -18,9 +18,10 @@ from optuna_deadline.history.series import (
     spent,
     value_at,
 )
-from optuna_deadline.history.text import format_length, format_percent, until_deadline
+from optuna_deadline.history.text import format_percent, until_deadline
 from optuna_deadline.planning.billing.ledger import invoice_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._chart import (
     BLUE,
@@ -139,7 +140,7 @@ def _slot_time(history: History) -> Chart:
         title="Slot-time (without prices)",
         summary=(
             f"{held / size:.3g} of {max(had, held) / size:.3g} {unit} used in "
-            f"{format_length(end - begin)}; {left}"
+            f"{format_duration(end - begin)}; {left}"
         ),
         x_title=axis.title,
         y_title=f"Slot-time [{unit}]",

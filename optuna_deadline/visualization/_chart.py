@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optuna_deadline.history.records import History
-from optuna_deadline.history.text import format_length, format_time_of_day
+from optuna_deadline.history.text import format_time_of_day
+from optuna_deadline.values.deadlines import format_duration
 
 # Okabe and Ito's colours, which are distinct for any colour vision.
 BLUE, SKY, ORANGE, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#009E73"
@@ -156,7 +157,7 @@ class Axis:
                 )
             )
         else:
-            left = format_length(history.deadline - history.end)
+            left = format_duration(history.deadline - history.end)
             marks.append(VerticalMark(self(history.end), f"deadline in {left} →", dotted=True))
         if self.shows_deadline and history.settled is None and history.time_left > 0:
             low, high = self.range

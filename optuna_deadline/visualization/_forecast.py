@@ -12,6 +12,7 @@ from optuna_deadline.history.forecast import Fan, Forecast, forecast
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import format_count, format_value, until_deadline
+from optuna_deadline.values.scores import score
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number
 from optuna_deadline.visualization._chart import (
@@ -80,7 +81,7 @@ def chart_forecast(
     ):
         if some:
             parts.append(_curves(name, colour, [curves[n] for n in some], axis))
-    parts += _fans(expected.fans, axis, history.maximize)
+    parts += _fans(expected.fans, axis, history.direction)
     best = history.improvements[-_BEST:]
     if best:
         last = (axis(history.end), best[-1].value)
@@ -148,10 +149,11 @@ def _curves(name: str, colour: str, curves: Sequence[Sequence[ReportRow]], axis:
     )  # fmt: skip
 
 
-def _fans(fans: Sequence[Fan], axis: Axis, maximize: bool) -> list[ChartPart]:
+def _fans(fans: Sequence[Fan], axis: Axis, direction: str) -> list[ChartPart]:
     """The fans: the most promising trials have a band, running ones first; others a median."""
-    sign = -1.0 if maximize else 1.0
-    order = sorted(fans, key=lambda fan: (not fan.running, sign * fan.mid[-1], fan.number))
+    order = sorted(
+        fans, key=lambda fan: (not fan.running, -score(fan.mid[-1], direction), fan.number)
+    )
     parts: list[ChartPart] = []
     named = set()
     for place, fan in enumerate(order):

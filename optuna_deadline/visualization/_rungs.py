@@ -14,6 +14,7 @@ from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import format_value
 from optuna_deadline.policies.rungs import milestones
+from optuna_deadline.values.scores import score
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number
 from optuna_deadline.visualization._chart import (
@@ -100,8 +101,11 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
             )
             kinds[kind].append((round(x, 3), values[number], words + reason))
     reached = [len(values) for values in at_rung]
-    choose = max if history.maximize else min
-    tops = [(place, choose(found.values())) for place, found in enumerate(at_rung) if found]
+    tops = [
+        (place, max(found.values(), key=lambda value: score(value, history.direction)))
+        for place, found in enumerate(at_rung)
+        if found
+    ]
     parts = [
         Points(name, colour, *_columns(kinds[name]), size=12.0 if symbol == "star" else 8.0,
                symbol=symbol, texts=tuple(text for _, _, text in kinds[name]))

@@ -203,7 +203,7 @@ def test_everybody_sees_what_was_asked(table: AllocationTable, url: str) -> None
 def test_a_pool_is_made_ahead_and_once(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     said = run("pool create lab --ttl 10s --grace 4s", url)
-    assert said.startswith("pool lab: leases of 10 s and a grace of 4.0 s.")
+    assert said.startswith("pool lab: leases of 10 s and a grace of 4 s.")
     assert run("pool create lab --ttl 10s --grace 4s", url) == said
     assert "already, with leases of 10 s" in run("pool create lab", url, code=2)
     assert "from 2s, as in 30s, but got '1s'" in run("pool create lab --ttl 1s", url, code=2)

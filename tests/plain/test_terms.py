@@ -45,7 +45,7 @@ def test_first_use_fixes_and_others_read(storage: str | None) -> None:
     assert fixed.duration == 7200.0
     assert fixed.deadline - fixed.started == pytest.approx(7200.0)
     assert fixed.deadline - time.time() == pytest.approx(7100.0, abs=5.0)
-    assert not fixed.maximize
+    assert fixed.direction == "minimize"
     hash(fixed)
     assert terms.read(engine, study) == fixed
     assert terms.fix(engine, study, "120min", parameters=PARAMETERS) == fixed

@@ -34,7 +34,7 @@ def ask(history: History, change: Change = AS_IT_IS, draws: int = 2, seed: int =
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.policy)
 def test_what_was_used_is_used_and_what_is_in_hand_is_kept(recipe: Recipe) -> None:
     history = recipe.make()
-    sign = 1.0 if history.maximize else -1.0
+    sign = 1.0 if history.direction == "maximize" else -1.0
     used, told = costs(history), forecast(history)
     answer = ask(history, Change(seconds=100.0, slots=2))
     assert answer.changed is not None and answer.gain is not None

@@ -87,9 +87,7 @@ def test_the_deadline_is_kept_and_a_model_is_in_hand(policy: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["power-law", "plateau-then-drop", "diverging"])
-@pytest.mark.parametrize(
-    "policy", ["successive_halving", "asha", "adaptive_halving"]
-)
+@pytest.mark.parametrize("policy", ["successive_halving", "asha", "adaptive_halving"])
 def test_the_winner_is_complete_though_it_stopped_or_failed(policy: str, family: str) -> None:
     faults = Faults(crash_every=200.0, host_every=900.0, straggler_share=0.2)
     cluster = Cluster(slots=4, hosts=2, faults=faults)

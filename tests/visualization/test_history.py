@@ -26,7 +26,6 @@ from optuna_deadline.history.series import (
     spent,
     value_at,
 )
-from optuna_deadline.history.text import format_length
 from optuna_deadline.planning.billing.ledger import invoice_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.study.terms import Terms
@@ -134,7 +133,7 @@ def test_the_forecast_is_never_worse_than_what_is_in_hand(recipe: Recipe) -> Non
     expected = forecast(history)
     best = history.improvements
     assert expected.best == (best[-1].value if best else None)
-    sign = 1.0 if history.maximize else -1.0
+    sign = 1.0 if history.direction == "maximize" else -1.0
     if expected.best is not None:
         figures = (expected.best, expected.low, expected.expected, expected.high)
         scores = [sign * figure for figure in figures if figure is not None]
@@ -149,17 +148,6 @@ def test_a_history_read_on_is_one_read_anew() -> None:
     early, late = Recipe(stopped=0.5).make(), Recipe(stopped=0.9).make()
     assert isinstance(early, History)
     assert late.events[: len(early.events)] == early.events
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        *[(0.4, "0.4 s"), (42, "42 s"), (180, "3 min"), (200, "3 min 20 s"), (1500, "25 min")],
-        *[(7500, "2 h 5 min"), (7200, "2 h"), (100_000, "1 d 4 h"), (-90, "-1 min 30 s")],
-    ],
-)
-def test_lengths_are_short(seconds: float, words: str) -> None:
-    assert format_length(seconds) == words
 
 
 def test_what_is_committed_late_is_shown_though_a_thousand_came_before_it() -> None:

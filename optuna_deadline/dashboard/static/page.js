@@ -21,13 +21,15 @@ function make(tag, words, options = {}) {
 
 function lasting(seconds) {
   const whole = Math.max(0, Math.round(seconds));
-  if (whole < 60) return `${whole} s`;
-  const [minutes, rest] = [Math.floor(whole / 60), whole % 60];
-  if (minutes < 10) return rest ? `${minutes} min ${rest} s` : `${minutes} min`;
-  if (minutes < 60) return `${minutes} min`;
-  const [hours, left] = [Math.floor(minutes / 60), minutes % 60];
-  if (hours < 24) return left ? `${hours} h ${left} min` : `${hours} h`;
-  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const first = Math.max(0, units.findIndex(([, size]) => whole >= size));
+  let rest = whole;
+  const parts = units.slice(whole ? first : 3).slice(0, 2).map(([unit, size]) => {
+    const count = Math.floor(rest / size);
+    rest %= size;
+    return count ? `${count} ${unit}` : "";
+  });
+  return parts.filter(Boolean).join(" ") || "0 s";
 }
 
 // Trials of one number differ by their study, as far as the colours go.
