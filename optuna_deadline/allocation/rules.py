@@ -1,138 +1,92 @@
-"""The rules for joining a pool: the newcomer's machine, devices and versions. Pure.
-
-They are the same for every store. A rule applies only to facts that both sides know.
-"""
+"""Decisions and event details of transitions, which every store shares. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from optuna_deadline.allocation.records import Slot, Worker
-from optuna_deadline.errors import DeadlineError, SlotTaken, spelled
+from optuna_deadline.allocation.records import MachineInfo
+
+#: Seconds by which two readings of a clock may differ beyond the time of their round trips.
+CLOCK_TOLERANCE = 0.25
+_A_LITTLE = 1e-4  # seconds
 
 
-def check_admission(
-    newcomer: Worker, uuids: Mapping[str, str], live: Iterable[Worker], slots: Sequence[Slot]
-) -> None:
-    """Raise an error unless a worker may join.
+def election_outcome(
+    holder: str | None, term: int, expires: float, worker_id: str, now: float, ttl: float
+) -> int | None:
+    """The outcome of an election: the candidate's term, None while another term runs.
 
-    - A study is in one pool at a time, because each pool has its own planner of it.
-    - A host name belongs to one machine.
-    - A GPU has one name, and a name belongs to one GPU, by UUID.
-    - The workers of one study run the same packages, up to the second part of the version: a
-      trial that moves must be able to load its checkpoint and continue exactly.
-
-    Args:
-        newcomer: The newcomer.
-        uuids: Of its GPUs, by device.
-        live: Live workers of all pools.
-        slots: At least those slots of all pools that have one of these UUIDs or names.
-
-    Raises:
-        DeadlineError: It may not join; the message says what to do.
+    A lease that expires too late was written before the clock was set back. The same holder gets a
+    new term after its lease expires, since another one may have been elected in between.
     """
-    others = [row for row in live if row.id != newcomer.id]
-    for other in others:
-        if other.study_id == newcomer.study_id and other.pool != newcomer.pool:
-            name = spelled(f"pool={other.pool!r}", f"--pool {other.pool}")
-            raise DeadlineError(
-                f"A worker of this study is in the pool {other.pool!r} (process {other.pid} on "
-                f"{other.host}), and this one would be in {newcomer.pool!r}: give it {name} too, "
-                "or stop the study's workers there first."
-            )
-        if other.host == newcomer.host and _versions_differ(other.machine, newcomer.machine):
-            raise DeadlineError(
-                f"Two machines are called {newcomer.host!r}: worker process {other.pid} is on the "
-                "other one. Give this one another name with OPTUNA_DEADLINE_HOST (or, if it was "
-                "just restarted, start the worker again in a minute)."
-            )
-    alive = {row.id for row in others}
-    in_use = [row for row in slots if row.holder is not None or alive & {*row.offered_by}]
-    for device, uuid in uuids.items():
-        for row in in_use:
-            here = (row.host, row.device) == (newcomer.host, device)
-            if here and _versions_differ(row.uuid, uuid):
-                raise DeadlineError(
-                    f"{device} of {newcomer.host!r} is a different GPU for the worker that "
-                    "offers it; "
-                    "give this one another host name with OPTUNA_DEADLINE_HOST."
-                )
-            if not here and row.uuid == uuid:
-                raise SlotTaken(
-                    f"{device} is {row.device} of {row.host!r}, which a worker offers under "
-                    "that name; stop that worker, or start this one under the same host name "
-                    "with OPTUNA_DEADLINE_HOST."
-                )
-    mine = parse_versions(newcomer.versions)
-    for other in others:
-        theirs = parse_versions(other.versions) if other.study_id == newcomer.study_id else {}
-        for name in sorted(mine.keys() & theirs.keys()):
-            if _series(mine[name]) != _series(theirs[name]):
-                raise DeadlineError(
-                    f"This study is trained with {name} {theirs[name]} (on {other.host}), and "
-                    f"here is {name} {mine[name]}: install {name} {_series(theirs[name])} here, "
-                    "or stop the other workers first."
-                )
+    rules = now <= expires <= now + ttl + CLOCK_TOLERANCE
+    if holder not in (None, worker_id) and rules:
+        return None
+    return int(term) if holder == worker_id and rules else int(term) + 1
 
 
-def choose_devices(
-    offered: Mapping[str, Sequence[Worker]],
-    mine: Set[str],
-    devices: Sequence[str],
-    cpus: int,
-    newcomer: Worker,
-) -> list[str]:
-    """The devices that a worker may offer: the GPUs that it names and so many CPU shares.
-
-    Args:
-        offered: The host's devices, and which live workers offer them.
-        mine: Devices that this worker offered before; they are kept first.
-        devices: GPUs that it names.
-        cpus: The number of CPU shares.
-        newcomer: The worker.
-
-    Raises:
-        DeadlineError: A rival offers one of the named devices.
-    """
-
-    def rival(name: str) -> Worker | None:
-        others = (row for row in offered.get(name, ()) if row.id != newcomer.id)
-        return next(
-            (
-                row
-                for row in others
-                if row.pool != newcomer.pool or row.study_id == newcomer.study_id
-            ),
-            None,
-        )
-
-    for name in devices:
-        if (other := rival(name)) is not None:
-            raise _device_taken(name, newcomer.host, newcomer.pool, other)
-    shares = (f"cpu:{index}" for index in range(len(offered) + cpus))
-    free = sorted((name for name in shares if rival(name) is None), key=lambda n: n not in mine)
-    return [*devices, *free[:cpus]]
+def as_planned(
+    desired_slots: int,
+    desired: Sequence[tuple[str, int]],
+    slot_ids: Sequence[int],
+    others: Mapping[str, Sequence[int]],
+) -> bool:
+    """Whether these are the planned slots of the planned members."""
+    asked = {name: len(ids) for name, ids in others.items()}
+    return bool(slot_ids) and dict(desired) == asked and all(asked.values()) and (
+        desired_slots == len(slot_ids) + sum(asked.values())
+    )  # fmt: skip
 
 
-def parse_versions(versions: str | None) -> dict[str, str]:
-    """A worker's versions by package."""
-    parts = [part.partition(" ") for part in (versions or "").split(", ")]
-    return {name: version for name, _, version in parts if version}
+def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
+    """The checkpoints that stay, of (id, value): the newest, the lowest and the highest value."""
+    kept: set[int] = set()
+    lowest: tuple[int, float] | None = None
+    highest: tuple[int, float] | None = None
+    for place, (row_id, value) in enumerate(newest_first):
+        if place < keep:
+            kept.add(row_id)
+        if value is not None:
+            if lowest is None or value < lowest[1]:
+                lowest = row_id, value
+            if highest is None or value > highest[1]:
+                highest = row_id, value
+    if lowest is not None and highest is not None:
+        kept |= {lowest[0], highest[0]}
+    return kept
 
 
-def _device_taken(name: str, host: str, pool: str, other: Worker) -> SlotTaken:
-    """The error for a device that another live worker offers."""
-    where = "this pool" if other.pool == pool else f"pool {other.pool!r}"
-    return SlotTaken(
-        f"{name} on {host} is held by {where} (worker process {other.pid}); stop that worker or "
-        "name another device."
-    )
+def none_if_nan(value: float | None) -> float | None:
+    """None for NaN, which SQLite does not have and which compares with nothing."""
+    return None if value is None or math.isnan(value) else value
 
 
-def _versions_differ(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and one != other
+def earlier_end(deadline: float, before: float | None, end: float) -> float:
+    """A new end that is not later than the one before."""
+    return min(end, deadline if before is None else before) - _A_LITTLE
 
 
-def _series(version: str) -> str:
-    """``2.13`` for 2.13.0+cpu: the part that must match."""
-    return ".".join(version.partition("+")[0].split(".")[:2])
+def placement_detail(
+    others: Sequence[tuple[str, int]], hosts: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The event detail that names the other workers and all hosts."""
+    if not others:
+        return {}
+    return {"others": dict(others)} | ({"hosts": sorted({*hosts})} if hosts else {})
+
+
+def duration_detail(seconds: float | None) -> dict[str, Any]:
+    """The event detail with the duration of the plan."""
+    return {} if seconds is None else {"seconds": round(seconds, 6)}
+
+
+def types_detail(types: Mapping[str, int] | None) -> dict[str, Any]:
+    """The event detail of a pool's slots by host type, if the prices depend on it."""
+    return {} if types is None else {"types": dict(types)}
+
+
+def host_type_detail(machine_info: MachineInfo) -> dict[str, Any]:
+    """The event detail of a host's type, if it has one."""
+    return {} if machine_info.host_type is None else {"type": machine_info.host_type}

@@ -99,7 +99,7 @@ class AllocationStore(Protocol):
         Raises:
             DeadlineError: Another live worker of this study or of another pool offers a device,
                 the store serves one host only and another host uses it, or a rule of
-                :mod:`optuna_deadline.allocation.rules` forbids it.
+                :mod:`optuna_deadline.allocation.admission` forbids it.
         """
 
     def leave(self, worker_id: str) -> None:

@@ -17,8 +17,7 @@ from optuna_deadline.allocation.records import (
     SegmentRow,
     Slot,
 )
-from optuna_deadline.allocation.sql.gangs import as_planned
-from optuna_deadline.allocation.sql.plans import placement_detail
+from optuna_deadline.allocation.rules import as_planned, placement_detail
 
 
 class MemoryGangs(MemoryRequests):

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from optuna_deadline.allocation.memory.reads import MemoryReads
 from optuna_deadline.allocation.memory.state import MemoryPool, MemoryStudy, MemoryTenant, changed
 from optuna_deadline.allocation.records import Assignment, Grant, PlannedTrial, Slot, StudyClaim
-from optuna_deadline.allocation.sql.plans import (
+from optuna_deadline.allocation.rules import (
     duration_detail,
+    earlier_end,
     election_outcome,
     placement_detail,
     types_detail,
 )
-from optuna_deadline.allocation.sql.requests import earlier_end
 from optuna_deadline.errors import LeaseLost
 
 

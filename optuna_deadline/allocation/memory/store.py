@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from optuna_deadline.allocation.admission import check_admission, choose_devices
 from optuna_deadline.allocation.memory.leases import MemoryLeases
 from optuna_deadline.allocation.memory.state import (
     MemoryPool,
@@ -24,9 +25,7 @@ from optuna_deadline.allocation.records import (
     Slot,
     Worker,
 )
-from optuna_deadline.allocation.rules import check_admission, choose_devices
-from optuna_deadline.allocation.sql.membership import host_type_detail
-from optuna_deadline.allocation.sql.writes import kept_ids, none_if_nan
+from optuna_deadline.allocation.rules import host_type_detail, kept_ids, none_if_nan
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import GangPart, Grant, Renewal
+from optuna_deadline.allocation.rules import as_planned, placement_detail
 from optuna_deadline.allocation.sql import gangs
 from optuna_deadline.allocation.sql.database.schema import (
     offer,
@@ -24,7 +25,6 @@ from optuna_deadline.allocation.sql.database.schema import (
     worker,
 )
 from optuna_deadline.allocation.sql.database.transaction import Transaction, database_now
-from optuna_deadline.allocation.sql.plans import placement_detail
 from optuna_deadline.allocation.sql.roster import offered
 
 
@@ -101,7 +101,7 @@ def _lock_planned_trial(
     if wanted.desired_slots > (wanted.slot_limit or wanted.desired_slots):
         return None
     desired = wanted.desired_others
-    return wanted if gangs.as_planned(wanted.desired_slots, desired, slot_ids, others) else None
+    return wanted if as_planned(wanted.desired_slots, desired, slot_ids, others) else None
 
 
 def _may_grant(tx: Transaction, more: int) -> bool:

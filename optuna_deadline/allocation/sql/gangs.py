@@ -7,29 +7,17 @@ releases it, because only there the exit of the last rank is known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import GangMembership, GangPart, Grant, Rendezvous
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import meeting, part, slot, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.writes import guard
-
-
-def as_planned(
-    desired_slots: int,
-    desired: Sequence[tuple[str, int]],
-    slot_ids: Sequence[int],
-    others: Mapping[str, Sequence[int]],
-) -> bool:
-    """Whether these are the planned slots of the planned members."""
-    asked = {name: len(ids) for name, ids in others.items()}
-    return bool(slot_ids) and dict(desired) == asked and all(asked.values()) and (
-        desired_slots == len(slot_ids) + sum(asked.values())
-    )  # fmt: skip
 
 
 def leases_run(tx: Transaction, names: Iterable[str], ttl: float) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import StudyClaim, Tenant
+from optuna_deadline.allocation.rules import election_outcome
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import (
     leader,
@@ -21,7 +22,7 @@ from optuna_deadline.allocation.sql.database.schema import (
     worker,
 )
 from optuna_deadline.allocation.sql.database.transaction import Transaction
-from optuna_deadline.allocation.sql.plans import election_outcome, guard_planner, has_left
+from optuna_deadline.allocation.sql.plans import guard_planner, has_left
 from optuna_deadline.errors import LeaseLost
 
 

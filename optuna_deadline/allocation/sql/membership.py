@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.admission import check_admission, choose_devices
 from optuna_deadline.allocation.records import MachineInfo, Slot, Worker
-from optuna_deadline.allocation.rules import check_admission, choose_devices
+from optuna_deadline.allocation.rules import host_type_detail
 from optuna_deadline.allocation.sql.database.schema import (
     leader,
     offer,
@@ -84,7 +84,7 @@ def register(
 
     Raises:
         DeadlineError: A rival offers a device, a second host uses the SQLite file, or
-            :func:`~optuna_deadline.allocation.rules.check_admission` refuses.
+            :func:`~optuna_deadline.allocation.admission.check_admission` refuses.
     """
     machine_info = machine_info or MachineInfo()
     newcomer = Worker(
@@ -187,11 +187,6 @@ def _relevant_to_newcomer(
     return sa.or_(
         worker.c.host == host, worker.c.study_id == tx.study_id, worker.c.id.in_(concerned)
     )
-
-
-def host_type_detail(machine_info: MachineInfo) -> dict[str, Any]:
-    """The event detail of a host's type, if it has one."""
-    return {} if machine_info.host_type is None else {"type": machine_info.host_type}
 
 
 def join_pool(tx: Transaction, weight: float | None) -> None:

@@ -8,9 +8,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import ALIVE, Assignment
+from optuna_deadline.allocation.rules import (
+    duration_detail,
+    election_outcome,
+    placement_detail,
+    types_detail,
+)
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import pool, study, tenant, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.roster import living
 from optuna_deadline.errors import LeaseLost
 
@@ -37,20 +43,6 @@ def elect_planner(tx: Transaction, worker_id: str, ttl: float) -> int | None:
     if won != row.term:
         tx.event("elect", worker=worker_id, term=won)
     return won
-
-
-def election_outcome(
-    holder: str | None, term: int, expires: float, worker_id: str, now: float, ttl: float
-) -> int | None:
-    """The outcome of an election: the candidate's term, None while another term runs.
-
-    A lease that expires too late was written before the clock was set back. The same holder gets a
-    new term after its lease expires, since another one may have been elected in between.
-    """
-    rules = now <= expires <= now + ttl + CLOCK_TOLERANCE
-    if holder not in (None, worker_id) and rules:
-        return None
-    return int(term) if holder == worker_id and rules else int(term) + 1
 
 
 def has_left(tx: Transaction, worker_id: str) -> bool:
@@ -190,20 +182,6 @@ def _write_lines(tx: Transaction, lines: Sequence[Assignment]) -> Sequence[str |
     return held
 
 
-def placement_detail(
-    others: Sequence[tuple[str, int]], hosts: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The event detail that names the other workers and all hosts."""
-    if not others:
-        return {}
-    return {"others": dict(others)} | ({"hosts": sorted({*hosts})} if hosts else {})
-
-
-def duration_detail(seconds: float | None) -> dict[str, Any]:
-    """The event detail with the duration of the plan."""
-    return {} if seconds is None else {"seconds": round(seconds, 6)}
-
-
 def conclude(
     tx: Transaction,
     worker_id: str,
@@ -325,11 +303,6 @@ def lock_study(tx: Transaction) -> sa.Row[Any] | None:
     query = sa.select(study).where(study.c.study_id == tx.study_id)
     found: sa.Row[Any] | None = tx.execute(query.with_for_update(key_share=True)).first()
     return found
-
-
-def types_detail(types: Mapping[str, int] | None) -> dict[str, Any]:
-    """The event detail of a pool's slots by host type, if the prices depend on it."""
-    return {} if types is None else {"types": dict(types)}
 
 
 def settle(tx: Transaction, worker_id: str, term: int, seen: float | None = None) -> bool:

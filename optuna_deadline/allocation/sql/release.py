@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.sql import gangs
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import (
@@ -24,7 +25,7 @@ from optuna_deadline.allocation.sql.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.membership import release_leadership
 from optuna_deadline.allocation.sql.roster import stop_idle_payments
 

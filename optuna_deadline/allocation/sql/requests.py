@@ -12,14 +12,13 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import ALIVE
+from optuna_deadline.allocation.rules import earlier_end, types_detail
 from optuna_deadline.allocation.sql.database.notify import notify
 from optuna_deadline.allocation.sql.database.schema import study, tenant, trial, worker
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.membership import serialize_registrations
-from optuna_deadline.allocation.sql.plans import lock_study, types_detail
+from optuna_deadline.allocation.sql.plans import lock_study
 from optuna_deadline.allocation.sql.roster import live_workers
-
-_A_LITTLE = 1e-4  # seconds
 
 
 def hold(tx: Transaction, number: int, held: bool) -> bool:
@@ -60,11 +59,6 @@ def set_price(
     tx.event("pool", slots=size, before=size, until=end, **types_detail(types))
     notify(tx)
     return True
-
-
-def earlier_end(deadline: float, before: float | None, end: float) -> float:
-    """A new end that is not later than the one before."""
-    return min(end, deadline if before is None else before) - _A_LITTLE
 
 
 def drain(tx: Transaction, host: str, drained: bool) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Roster, Slot, Worker
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.sql.database.schema import (
     columns_of,
     offer,
@@ -20,7 +21,7 @@ from optuna_deadline.allocation.sql.database.schema import (
     study,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import CLOCK_TOLERANCE, Transaction
+from optuna_deadline.allocation.sql.database.transaction import Transaction
 
 _SLOT = columns_of(slot, Slot)  # all but its offers
 _WORKER = columns_of(worker, Worker)

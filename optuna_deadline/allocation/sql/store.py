@@ -8,14 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import (
-    Grant,
-    MachineInfo,
-    NewReport,
-    Orders,
-    Renewal,
-    Slot,
-)
+from optuna_deadline.allocation.records import Grant, MachineInfo, NewReport, Orders, Renewal, Slot
 from optuna_deadline.allocation.sql import acquire as acquiring
 from optuna_deadline.allocation.sql import (
     gangs,

@@ -6,13 +6,13 @@ lock and changes nothing. On PostgreSQL, :mod:`single_statement` writes reports 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from optuna_deadline.allocation.records import ALIVE, Grant, NewReport
+from optuna_deadline.allocation.rules import kept_ids, none_if_nan
 from optuna_deadline.allocation.sql.database.schema import checkpoint, report, segment, trial
 from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.requests import notify_planner
@@ -148,29 +148,6 @@ def drop_checkpoints(tx: Transaction, *paths: Location) -> list[Location]:
         gone = [row.id for row in found[first : first + _AT_ONCE]]
         tx.execute(sa.delete(checkpoint).where(checkpoint.c.id.in_(gone)))
     return [parse_location(row.path) for row in found]
-
-
-def kept_ids(newest_first: Sequence[tuple[int, float | None]], keep: int) -> set[int]:
-    """The checkpoints that stay, of (id, value): the newest, the lowest and the highest value."""
-    kept: set[int] = set()
-    lowest: tuple[int, float] | None = None
-    highest: tuple[int, float] | None = None
-    for place, (row_id, value) in enumerate(newest_first):
-        if place < keep:
-            kept.add(row_id)
-        if value is not None:
-            if lowest is None or value < lowest[1]:
-                lowest = row_id, value
-            if highest is None or value > highest[1]:
-                highest = row_id, value
-    if lowest is not None and highest is not None:
-        kept |= {lowest[0], highest[0]}
-    return kept
-
-
-def none_if_nan(value: float | None) -> float | None:
-    """None for NaN, which SQLite does not have and which compares with nothing."""
-    return None if value is None or math.isnan(value) else value
 
 
 def set_progress(

@@ -24,6 +24,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 
@@ -43,10 +44,6 @@ def _sqlite_now(element: database_now, compiler: SQLCompiler, **kwargs: object) 
 @compiles(database_now, "postgresql")
 def _postgres_now(element: database_now, compiler: SQLCompiler, **kwargs: object) -> str:
     return "extract(epoch from clock_timestamp())::double precision"
-
-
-#: Seconds by which two readings may differ beyond the time of their round trips.
-CLOCK_TOLERANCE = 0.25
 
 
 class ClockMonitor:
