@@ -144,7 +144,7 @@ class MemoryPlans(MemoryReads):
             self._guard_planner(worker_id, term)
             pool, study, now = self._pool, self._study, self.now()
             assert pool is not None
-            for planned in changes:
+            for planned in sorted(changes, key=lambda planned: planned.number):
                 known = None if study is None else study.trials.get(planned.number)
                 if known is not None and known.alive:
                     self._put(
