@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """A failure beside a database tells what the server had to say."""
+    """Add the server's log to a failure of a test with a database."""
     report = yield
     server = item.config.stash.get(_SERVER, None)
     if report.failed and server is not None:

@@ -147,9 +147,9 @@ class ModelWorker:
         return lambda: self.table.release(self.me, ranks.grant, "paused", ended="pause")
 
     def follow(self, obey: bool = True) -> None:
-        """Look at the plan: drop what is lost, retry releases, give back what it never heard of.
+        """Follow the plan: drop lost grants, retry releases, release grants without an answer.
 
-        Ranks take their time to obey: without it they do so in a later call.
+        Without ``obey`` the ranks follow in a later call.
         """
         orders = {line.number: line for line in self.table.orders(self.me).trials}
         for number, ranks in list(self.gangs.items()):

@@ -91,7 +91,7 @@ class Moves(RuleBasedStateMachine):
             self.epochs.append((epoch, ruler.term))
 
     def rule_and_plan(self, number: int, target: ModelWorker, slots: int = 1) -> None:
-        """Let whoever can be elected plan."""
+        """Let a worker that can be elected plan."""
         for worker in (target, *self.everyone):
             if worker.awake:
                 self.elect(worker)
@@ -116,7 +116,7 @@ class Moves(RuleBasedStateMachine):
             assert (line.owner, line.fence) == (worker.me, ranks.grant.fence)
 
     def send(self, request: Callable[[], object], answer: str) -> bool:
-        """Send now, lose the answer, or let the request arrive late; whether it was heard."""
+        """Send now, lose the answer, or deliver late; returns whether the answer arrived."""
         if answer == "late":
             self.late.append(request)
         else:

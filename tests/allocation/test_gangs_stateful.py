@@ -149,7 +149,7 @@ class Crews:
         assert_legal(self.table.events())
 
     def end(self) -> None:
-        """Nobody says anything any more."""
+        """All workers are silent from now on."""
         self.world.time += TTL + GRACE + 1
         self.table.reap()
         assert all(row.holder is None for row in self.table.slots())

@@ -50,7 +50,7 @@ MOMENT = 0.15
 
 
 class Held(Transactions):
-    """Transactions that stay open, once all their statements are done, until told to end."""
+    """Transactions that stay open after their last statement, until released."""
 
     def __init__(self, like: AllocationTable) -> None:
         tx = like._tx

@@ -1,4 +1,4 @@
-"""The live view: what it says, what comes first, and that it fits the terminal."""
+"""The live view: its content, its order, and that it fits the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands by which a person steers: what they write, what they say, and what they refuse."""
+"""Commands that steer a study: what they write, print and refuse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def url(table: AllocationTable, sqlite_url: str) -> str:
 
 
 def run(words: str, url: str, code: int = 0) -> str:
-    """What a command says, in one line."""
+    """The output of a command, in one line."""
     asked = CliRunner().invoke(app, [*words.split(), "--storage", url])
     assert asked.exit_code == code, asked.output
     return " ".join(asked.output.split())

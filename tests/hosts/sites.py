@@ -1,4 +1,4 @@
-"""A study on hosts of their own: its workers, what they say, and what their ranks wrote down."""
+"""A study on separate hosts: its workers, their logs, and the files of their ranks."""
 
 from __future__ import annotations
 

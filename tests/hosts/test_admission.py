@@ -1,4 +1,4 @@
-"""Hosts that do not go together are told so where they join, in one sentence."""
+"""A host that does not fit the others is refused in one sentence when it joins."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = [
 def test_a_host_cut_off_stops_before_its_slots_are_given_away(
     site: Site, network: Network
 ) -> None:
-    """Its processes live and its database is out of reach: nobody tells it anything."""
+    """Its processes live, and its database is out of reach."""
     one, two = network.host("cut-one"), network.host("cut-two")
     site.work(one)
     until(lambda: site.training_on("cut-one"))
@@ -106,7 +106,7 @@ def test_a_host_with_a_folder_of_its_own_is_told_so_and_keeps_its_trials(
 def test_the_best_model_may_be_on_a_host_that_others_do_not_reach(
     site: Site, network: Network
 ) -> None:
-    """Whoever settles the study counts it, and says where it is."""
+    """The worker that settles the study counts it and names its host."""
     own = {site.checkpoints: site.folder / "disk-of-best"}
     one, two = network.host("best-one", mounts=own), network.host("best-two")
     first = site.work(one)

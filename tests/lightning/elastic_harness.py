@@ -138,7 +138,7 @@ class PlayedTrial:
 
 
 class Listening(logging.Handler):
-    """Keeps what the library says, and after how many steps of the segment."""
+    """Keeps the library's log lines, with the number of steps of the segment."""
 
     def __init__(self, seen: dict[str, Any]) -> None:
         super().__init__(logging.INFO)

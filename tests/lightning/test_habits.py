@@ -1,4 +1,4 @@
-"""What the guide's table says of each habit is what becomes of a training that has it."""
+"""A training with each habit ends as the guide's table predicts."""
 
 from __future__ import annotations
 

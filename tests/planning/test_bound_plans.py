@@ -158,7 +158,7 @@ def test_with_one_folder_for_all_a_trial_goes_on_elsewhere() -> None:
 
 
 def test_the_best_model_may_be_on_another_host_unless_that_has_died() -> None:
-    """It was whole when it was kept; of a host that died nobody knows."""
+    """It was intact when it was kept; the state of a dead host is unknown."""
     hosts = Hosts("m:/a", "n:/b")
     hosts.look()
     grant = hosts.train("a")

@@ -1,4 +1,4 @@
-"""The baselines keep what every policy promises, and decide as their sources say."""
+"""The baselines pass the suite of policies and decide as their sources do."""
 
 from __future__ import annotations
 

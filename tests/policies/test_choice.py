@@ -1,4 +1,4 @@
-"""Users' own policies: named, at a place, or as an object; each told what it takes."""
+"""Users' own policies: by name, by place, or as an object, with the parameters they take."""
 
 from __future__ import annotations
 

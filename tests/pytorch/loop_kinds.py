@@ -147,7 +147,7 @@ class Noise(Training):
 
 @named("zip")
 class Zipped(Training):
-    """With a second loader, of which ours is not told."""
+    """With a second loader that the loop does not know."""
 
     def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
         second = DataLoader(self.samples, self.plan.batch, shuffle=True)

@@ -36,7 +36,7 @@ def scheduler_for(name: str, optimizer: Any) -> Any:
 
 
 def train(plan: Plan, trial: Any, segment: Any, seen: dict[str, Any]) -> float:
-    """As a user writes it; ``segment`` is told the step, for its script."""
+    """A user's loop; ``segment`` gets the step, for its script."""
     training, validation = data(plan.samples)
     model = net(plan.dropout)
     if plan.optimizer == "adam":

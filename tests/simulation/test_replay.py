@@ -53,7 +53,7 @@ class Oldest:
 
 @dataclass(frozen=True)
 class Named:
-    """Runs what it is told to."""
+    """Runs the given jobs."""
 
     run: tuple[int, ...]
 

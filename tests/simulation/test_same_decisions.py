@@ -1,6 +1,6 @@
-"""A change of structure changes no decision: the audits of simulated studies keep their digests.
+"""A change of structure changes no decision: audits of simulated studies keep their digests.
 
-`decisions.json` holds a digest of each study's audit. A change that is meant to decide otherwise
+`decisions.json` holds a digest of each study's audit. A change that decides otherwise on purpose
 writes it anew with `OPTUNA_DEADLINE_RECORD=1 pytest tests/simulation/test_same_decisions.py`, and
 its commit says why. SciPy fits the losses of the rival SLAQ, so the digests hold for the versions
 that wrote them.

@@ -24,7 +24,7 @@ BEATS = 20
 
 
 class AskedAlways:
-    """A policy that does not say until when its plans hold."""
+    """A policy whose plans name no time until which they hold."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""Spells and series say what the table says."""
+"""Intervals and series agree with the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that has to leave while its database is away: it leaves, and says why."""
+"""A worker that leaves while its database is away leaves with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says of the slots that its trial can train on is on the table, once."""
+"""A rank's limit of its trial's slots is written to the table, once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from optuna_deadline.worker.segment import Gang
 
 
 def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
-    """A trial on two slots, and its ranks' segments, whose words are heard at once."""
+    """A trial on two slots and its ranks' segments, whose messages arrive at once."""
     table = MemoryTable("pool", 1, now=lambda: 1000.0, deadline=2000.0)
     slots = [slot.id for slot in table.register("me", "host", 1, [], 2)]
     term = table.elect_planner("me")

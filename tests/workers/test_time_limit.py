@@ -95,7 +95,7 @@ def test_its_trials_are_saved_before_and_another_worker_goes_on(
 def test_sigterm_to_every_process_loses_no_step(
     sqlite_url: str, sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
-    """As SLURM, systemd and others send it; the command says 75 where its time was over."""
+    """As SLURM and systemd send it; the command exits with 75 after its time limit."""
     agree(sqlite_study, "100s", "fifo", {})
     table = table_of(sqlite_study)
     words = [
