@@ -18,7 +18,7 @@ import importlib, pkgutil, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "lightning", "pytorch_lightning", "sklearn"}:
+        if name.partition(".")[0] in {"torch", "lightning", "scipy", "sklearn"}:
             raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocked())
@@ -67,7 +67,7 @@ def test_layers_import_downwards_only() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_every_module_of_the_core_imports_without_torch() -> None:
+def test_every_module_of_the_core_imports_without_torch_and_scipy() -> None:
     run = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "optuna_deadline.allocation.sql.database.engine" in run.stdout

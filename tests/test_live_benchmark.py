@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.live.__main__ import Outcome, contend, earlier, figures, main
+from benchmarks.live.__main__ import Outcome, earlier, figures, main
 from benchmarks.live.contender import missing
 from benchmarks.live.reports import Report, append, read
 from optuna_deadline.errors import DeadlineError
@@ -79,13 +79,3 @@ def test_reports_count_by_trial_until_the_deadline(tmp_path: Path) -> None:
         append(tmp_path, Report(at, trial, step, 16, value))
     append(tmp_path, Report(11.0, "b", 2, 16, 0.9))
     assert read(tmp_path, until=10.0) == [(16, {1: 0.2, 2: 0.4}), (16, {1: 0.3})]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(missing("ray_asha") is not None, reason="Ray Tune is not installed")
-@pytest.mark.parametrize("contender", ["ray_asha", "ray_resources"])
-def test_ray_tunes_until_its_time_is_up(contender: str) -> None:
-    outcome = contend(contender, 60.0, 0, 2, {16: 0.1, 20: 0.1, 24: 0.1})
-    assert outcome.value is not None and outcome.trials >= 2
-    assert 0 < outcome.share < 1

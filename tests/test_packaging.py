@@ -29,6 +29,10 @@ def test_the_wheel_holds_its_packages_with_types_and_no_tests(tmp_path: Path) ->
     for file in ("page.html", "page.css", "page.js"):
         assert f"optuna_deadline/dashboard/static/{file}" in names, "the live page's own files"
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    for_tests = re.compile(rb"^(?:from|import) (?:pytest|hypothesis|scipy)\b", re.MULTILINE)
+    sources = [name for name in names if name.endswith(".py")]
+    found = [name for name in sources if for_tests.search(zipfile.ZipFile(wheel).read(name))]
+    assert found == ["optuna_deadline/testing/policies.py"], "the suite for policies of users"
     assert wheel.stat().st_size < 1_000_000
     (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()

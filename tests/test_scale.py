@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from growth import instructions
 
-from benchmarks import table_load
-from benchmarks.scale.__main__ import main
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
 from benchmarks.support.postgres import PostgresServer
@@ -108,34 +104,3 @@ def test_the_leaders_work_grows_with_the_pool_and_no_faster() -> None:
     for divider in ("even", "market"):
         small, large = (work(Size(hosts, studies=hosts // 4), divider) for hosts in (16, 64))
         assert large < 5 * small, divider
-
-
-@pytest.mark.slow
-@pytest.mark.postgres
-def test_the_benchmark_writes_its_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figures = tmp_path / "figures.json"
-    main(["--hosts", "10", "--seconds", "0.05", "--json", str(figures)])
-    [row] = json.loads(figures.read_text())["rows"]
-    assert (row["slots"], row["workers"], row["trials"]) == (100, 20, 200)
-    assert row["costs"]["orders"]["statements"] == row["costs"]["renew"]["statements"] == 1
-    parts = row["demand"]["parts"]
-    assert parts["orders"] == 20 and sum(parts.values()) == row["demand"]["statements"]
-    assert row["planner_mb"]["planned"] >= row["planner_mb"]["connected"] > 0
-    assert "cores of the server" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.postgres
-def test_the_load_benchmark_loses_no_lease(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figures = tmp_path / "figures.json"
-    table_load.main(["--workers", "8", "--seconds", "6", "--json", str(figures)])
-    rows = json.loads(figures.read_text())["rows"]
-    assert [row["listen"] for row in rows] == [True, False]
-    for row in rows:
-        assert row["lost"] == row["cut"] == 0
-        assert row["connections"] >= 8 and row["hand_overs"] > 0
-        assert row["orders_ms"].keys() == {"p50", "p99"}

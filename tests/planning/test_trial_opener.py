@@ -100,14 +100,20 @@ def database_away() -> None:
     raise sa.exc.OperationalError("INSERT", {}, Exception("terminating connection"))
 
 
-def test_where_the_table_is_away_after_optunas_answer_the_same_trial_is_opened(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fail_to_open(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Planner:
+    """A planner whose table is away after Optuna has created the trial."""
     planner = scene.planner("a")
     with monkeypatch.context() as away:
         away.setattr(MemoryTable, "open_trial", lambda *_: database_away())
         with pytest.raises(sa.exc.OperationalError):
             planner.tick()
+    return planner
+
+
+def test_where_the_table_is_away_after_optunas_answer_the_same_trial_is_opened(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = fail_to_open(scene, monkeypatch)
     assert scene.on_the_table() == []
     scene.wait(1)
     planner.tick()
@@ -178,11 +184,7 @@ def test_a_planner_that_is_deposed_while_it_opens_enqueues_the_configuration_aga
 def test_a_trial_that_was_opened_before_a_gap_is_given_up(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planner = scene.planner("a")
-    with monkeypatch.context() as away:
-        away.setattr(MemoryTable, "open_trial", lambda *_: database_away())
-        with pytest.raises(sa.exc.OperationalError):
-            planner.tick()
+    planner = fail_to_open(scene, monkeypatch)
     scene.wait(TTL + 1)
     planner.tick()
     assert scene.on_the_table() == [(1, "run")]

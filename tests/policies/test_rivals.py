@@ -9,7 +9,6 @@ from turns import served, snapshot, trial
 
 from benchmarks.rivals import make_policy
 from benchmarks.rivals.slaq import fit_decay
-from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy
 from optuna_deadline.testing.policies import PolicyTestCase
 
@@ -69,17 +68,3 @@ def test_a_decay_is_found_again() -> None:
     assert fit is not None
     assert fit(60) == pytest.approx(1 / 19 + 0.2, abs=0.01)
     assert fit_decay([1, 2, 3], [0.5, 0.5, 0.5], memory=10.0) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "words"),
-    [
-        ("slaq", {"memory": 0}, "memory must be above 0"),
-        ("least_attained_service", {"limits": (5.0, 1.0)}, "limits must rise"),
-    ],
-)
-def test_bad_parameters_are_refused_in_words(
-    name: str, parameters: dict[str, object], words: str
-) -> None:
-    with pytest.raises(DeadlineError, match=words):
-        make_policy(name, parameters)

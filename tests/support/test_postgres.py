@@ -1,4 +1,4 @@
-"""The embedded server: it starts, keeps its rows through a kill, and leaves nothing behind."""
+"""The embedded server starts with each driver and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import optuna
 import pytest
 import sqlalchemy as sa
 
@@ -22,8 +20,8 @@ from benchmarks.support.processes import alive, children
 
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.slow_names("survive_a_killed|paused_server|nothing_is_left|private_home"),
-    pytest.mark.nightly_but("survive_a_killed|running-9"),
+    pytest.mark.slow_names("nothing_is_left|private_home"),
+    pytest.mark.nightly_but("running-9"),
 ]
 
 
@@ -42,49 +40,9 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-def test_each_test_gets_a_database_of_its_own(postgres_url: str) -> None:
-    assert optuna.get_all_study_names(postgres_url) == []
-    optuna.create_study(storage=postgres_url, study_name="one")
-    assert optuna.get_all_study_names(postgres_url) == ["one"]
-
-
-def test_another_test_does_not_see_the_first_ones_study(postgres_url: str) -> None:
-    assert optuna.get_all_study_names(postgres_url) == []
-
-
-def test_both_systems_answer(storage_url: str) -> None:
-    assert optuna.get_all_study_names(storage_url) == []
-
-
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_both_drivers_connect(postgres: PostgresServer, driver: str) -> None:
     assert _run(postgres.url(driver), "SELECT 1") == [(1,)]
-
-
-def test_rows_survive_a_killed_server_and_a_stopped_one() -> None:
-    with EmbeddedPostgres(durable=True) as server:
-        url = server.create_database("kept")
-        _run(url, "CREATE TABLE t (i int)")
-        for i in range(3):
-            _run(url, f"INSERT INTO t VALUES ({i})")
-            server.kill() if i % 2 == 0 else server.stop()
-            with pytest.raises(sa.exc.OperationalError):
-                _run(url, "SELECT 1")
-            server.start()
-        assert _run(url, "SELECT count(*) FROM t") == [(3,)]
-
-
-def test_a_paused_server_answers_nobody_until_it_is_resumed() -> None:
-    with EmbeddedPostgres() as server:
-        answers: list[object] = []
-        server.pause()
-        asking = threading.Thread(target=lambda: answers.extend(_run(server.url(), "SELECT 1")))
-        asking.start()
-        asking.join(0.5)
-        assert answers == []
-        server.resume()
-        asking.join(10)
-        assert answers == [(1,)]
 
 
 def test_leaving_the_block_ends_the_server_and_deletes_its_folder() -> None:

@@ -69,30 +69,22 @@ def test_planning_begins_at_the_studys_end_without_an_objective() -> None:
 
 
 @pytest.mark.slow
-def test_an_import_that_does_not_end_is_an_error_and_leaves_no_trial(
-    sqlite_study: optuna.Study, tmp_path: Path
+@pytest.mark.parametrize(
+    ("source", "deadline", "words"),
+    [(ENDLESS, "5s", "has not started: find out why its import"), (BROKEN, "5m", "no data here")],
+    ids=["endless", "broken"],
+)
+def test_an_import_that_fails_is_an_error_and_leaves_no_trial(
+    sqlite_study: optuna.Study, tmp_path: Path, source: str, deadline: str, words: str
 ) -> None:
-    (tmp_path / "endless.py").write_text(ENDLESS)
-    with pytest.raises(DeadlineError, match="has not started: find out why its import"):
+    (tmp_path / "mine.py").write_text(source)
+    with pytest.raises(DeadlineError, match=words):
         optuna_deadline.run(
-            sqlite_study, f"{tmp_path}/endless.py:objective", cpus=1, deadline="5s",
+            sqlite_study, f"{tmp_path}/mine.py:objective", cpus=1, deadline=deadline,
             checkpoints=tmp_path / "checkpoints",
         )  # fmt: skip
     assert sqlite_study.get_trials() == []
     assert terms.read(open_table(sqlite_study), sqlite_study) is None  # no deadline was fixed
-
-
-@pytest.mark.slow
-def test_an_import_that_fails_late_leaves_no_trial(
-    sqlite_study: optuna.Study, tmp_path: Path
-) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN)
-    with pytest.raises(DeadlineError, match="there is no data here"):
-        optuna_deadline.run(
-            sqlite_study, f"{tmp_path}/broken.py:objective", cpus=1, deadline="300s",
-            checkpoints=tmp_path / "checkpoints",
-        )  # fmt: skip
-    assert sqlite_study.get_trials() == []
 
 
 @pytest.mark.slow
