@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe, connection, reduction
 from multiprocessing.connection import Connection
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.channel import Channel, channel_from, channel_pair
+from optuna_deadline.rank.late_imports import ImportLog, LateImports
 from optuna_deadline.rank.objective import Objective, ObjectiveSource
 from optuna_deadline.rank.process import RankSpec, run_rank
 from optuna_deadline.rank.processes import WORKER
@@ -185,32 +187,58 @@ def _serve(control: Control, objective: Objective) -> None:
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def fork(run: Callable[[], object]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            os.close(woken)
+            os.close(wake)
+            control.close()
+            try:
+                run()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        with suppress(OSError):
+            os.setpgid(pid, pid)  # the child does the same: the first call wins
+        return pid
+
+    def fork_probe(run: Callable[[], None]) -> int:
+        def die_with_the_server() -> None:
+            _set_parent_death_signal(_DEATH_SIGNAL)
+            run()
+
+        return fork(die_with_the_server)
+
     children: dict[int, object] = {}
     shown = SharedTexts()
+    late = LateImports(fork_probe)
     while True:
-        ready = connection.wait([control, woken], timeout=1.0)
+        ready = connection.wait([control, woken], timeout=0.0 if late.pending else 1.0)
         if control in ready:
             try:
                 _, key, spec = control.recv()
                 handle = reduction.recv_handle(control)
             except (EOFError, OSError):
                 return  # the worker is gone; the ranks notice it themselves
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_DFL)
-                os.setpgid(0, 0)
-                os.close(woken)
-                os.close(wake)
-                control.close()
+            log = late.open_log()
+
+            def run(handle: int = handle, spec: RankSpec = spec, log: int | None = log) -> None:
                 warn_once(shown)
-                run_rank(channel_from(handle), spec, objective)  # never returns
-            with suppress(OSError):
-                os.setpgid(pid, pid)  # the child does the same: the first call wins
+                run_rank(channel_from(handle), spec, objective, ImportLog(log))
+
+            pid = fork(run)
             os.close(handle)
             children[pid] = key
+            late.watch(pid, log)
             control.send(("forked", key, pid))
+        elif late.pending:
+            late.import_next()
         with suppress(BlockingIOError):
             os.read(woken, 4096)
         for pid in list(children):
@@ -220,3 +248,5 @@ def _serve(control: Control, objective: Objective) -> None:
                 os.killpg(pid, signal.SIGKILL)  # its child processes, too
             _, status = os.waitpid(pid, 0)
             control.send(("exited", children.pop(pid), os.waitstatus_to_exitcode(status)))
+            late.forget(pid)
+        late.look()

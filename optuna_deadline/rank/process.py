@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -10,15 +11,20 @@ import random
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from multiprocessing import AuthenticationError
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 import optuna
 
 from optuna_deadline.rank.channel import Channel
+from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.objective import Objective
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, interface_of
@@ -60,7 +66,9 @@ class RankSpec:
     leader_endpoint: LeaderEndpoint | None = None
 
 
-def run_rank(raw: Channel, spec: RankSpec, objective: Objective) -> NoReturn:
+def run_rank(
+    raw: Channel, spec: RankSpec, objective: Objective, imports: ImportLog | None = None
+) -> NoReturn:
     """Run the objective, send how it ended, and exit without the parent's clean-ups."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -83,8 +91,12 @@ def run_rank(raw: Channel, spec: RankSpec, objective: Objective) -> NoReturn:
         resume=Path(spec.resume) if spec.resume else None,
         direction=spec.direction,
         store=spec.store,
+        imports=imports,
     )
-    link.send_end(*_run_objective(objective, RankTrial(link, segment, spec.number)))
+    ended = _run_objective(objective, RankTrial(link, segment, spec.number))
+    if imports is not None:
+        imports.write()
+    link.send_end(*ended)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -113,9 +125,35 @@ def seed_by_trial(number: int) -> None:
     seed = int.from_bytes(digest, "little")
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch = sys.modules.get("torch")
-    if torch is not None:  # imported later, it starts with a constant seed
+    if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
+    else:
+        sys.meta_path.insert(0, _SeedsTorch(seed))
+
+
+class _SeedsTorch(MetaPathFinder):
+    """Seeds torch when it is imported later: the next segment may have it from the start."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of torch, whose loader seeds it."""
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_seed(module: ModuleType) -> None:
+                load(module)
+                module.manual_seed(self._seed)
+
+            spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]
+        return spec
 
 
 def show_info_messages() -> None:

@@ -18,6 +18,7 @@ from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import at_most
+from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.messages import checked_step, restored_choice
 from optuna_deadline.segments import SegmentEnd
@@ -44,6 +45,7 @@ class RankSegment:
         resume: Path | None,
         direction: str,
         store: str | None = None,
+        imports: ImportLog | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -53,12 +55,12 @@ class RankSegment:
         self._folder = folder
         self._store = store  # the URL of its checkpoints, if they are kept elsewhere
         self._link = link
+        self._imports = imports
         self._began_at = time.monotonic()
         self._first_position: tuple[float, float] | None = None  # (position, when)
         self._last_progress_at = 0.0
         self._directive_calls = 0
         self._acknowledged = False
-        # all is saved, and later calls do not count
         self.reports_position = False  # whether the objective reports its position itself
 
     @property
@@ -106,6 +108,8 @@ class RankSegment:
         now = time.monotonic()
         if self._first_position is None:
             self._first_position = (position, now)
+            if self._imports is not None:
+                self._imports.write()  # by now it has used most of what it will use
         elif now - self._last_progress_at < _PROGRESS_SECONDS:
             return
         self._last_progress_at = now
