@@ -121,6 +121,17 @@ def known_startup(paces: Sequence[ReportPace]) -> float | None:
     return median_low(known) if known else None
 
 
+def trained_steps(step: int, first: int) -> int:
+    """The steps that a trial has trained when it reports a step.
+
+    Args:
+        step: The report's step.
+        first: The first step that any trial reports; if it is 0, a report of step 0 comes after
+            one step.
+    """
+    return step + 1 - min(1, first)
+
+
 def step_before(steps: Iterable[int]) -> int:
     """The step before the first trained one, by the steps of a trial's reports.
 

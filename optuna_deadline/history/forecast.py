@@ -11,7 +11,7 @@ from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.forecasting.futures import best_by, limits_of, measures
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
-from optuna_deadline.forecasting.reporting import step_before_all
+from optuna_deadline.forecasting.reporting import step_before_all, trained_steps
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, costs, measure
 from optuna_deadline.values.scores import score
@@ -159,7 +159,8 @@ def _fan(
     last = curve.steps[-1]
     until = history.deadline
     if planned.horizon is not None:
-        until = min(until, start + max(0.0, planned.horizon - last) * a_step)
+        steps_left = trained_steps(planned.horizon, first_step(history)) - last
+        until = min(until, start + max(0.0, steps_left) * a_step)
     if until <= start or a_step <= 0:
         return None
     at = [start + (until - start) * i / _POINTS for i in range(_POINTS + 1)]

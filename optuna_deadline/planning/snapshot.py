@@ -12,6 +12,7 @@ from operator import attrgetter
 from optuna_deadline.allocation.records import ALIVE, PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
+from optuna_deadline.forecasting.reporting import trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
     Overhead,
@@ -165,7 +166,10 @@ class SnapshotReader:
         ended = [planned for planned in planned_rows.values() if planned.state not in ALIVE]
         new = self._new_reports.read(now)
         self.best_reports.take(new)
+        first = self._reports.first
         stale = self._reports.take(new)
+        if self._reports.first != first:
+            stale |= self._trials.keys()
         stale |= self._take_segments(table.segments(self._last_segments - LATE_SECONDS))
         self._last_segments = now
         roster = table.roster()
@@ -286,7 +290,7 @@ class SnapshotReader:
             slots=planned.slots if planned.mode == "run" and planned.alive else 0,
             reports=self._reports.of(planned.number),
             changed=planned.since,
-            horizon=planned.horizon,
+            horizon=self._reports.trained_steps(planned.horizon),
             step_seconds=self._throughputs.step_seconds.get(planned.number),
             batch=planned.batch,
             slot_limit=planned.slot_limit,
@@ -295,22 +299,34 @@ class SnapshotReader:
 
 
 class _Reports:
-    """Every trial's reports, updated as they arrive."""
+    """Every trial's reports by trained steps, updated as they arrive."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction
+        self.first = 1  #: 0 if the study's steps count from there
         self._sorted: dict[int, tuple[Report, ...]] = {}
+
+    def trained_steps(self, step: int | None) -> int | None:
+        """The steps that are trained at a step of the objective's."""
+        return None if step is None else trained_steps(step, self.first)
 
     def of(self, number: int) -> tuple[Report, ...]:
         """One trial's reports by step."""
         return self._sorted.get(number, ())
 
     def take(self, rows: list[ReportRow]) -> set[int]:
-        """Record new rows in any order; returns their trials."""
+        """Record new rows in any order; returns their trials.
+
+        The first report of step 0 changes :attr:`first` and the steps of all trials.
+        """
+        if self.first and any(row.step == 0 for row in rows):
+            self.first = 0
+            for number, reports in self._sorted.items():
+                self._sorted[number] = tuple([one._replace(step=one.step + 1) for one in reports])
         return {row.number for row in rows if self._add(row)}
 
     def _add(self, row: ReportRow) -> bool:
-        number, step, value = row.number, row.step, row.value
+        number, step, value = row.number, trained_steps(row.step, self.first), row.value
         before = self._sorted.get(number, ())
         found = WORST if math.isnan(value) else score(value, self._direction)
         report = Report(step, found, row.trained)

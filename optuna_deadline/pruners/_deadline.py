@@ -150,7 +150,7 @@ class DeadlinePruner(BasePruner):
         else:
             tracker.refresh()
             reason = type(rule).__name__ if rule.prune(study, trial) else None
-        if tracker.finished(step):
+        if tracker.finished(trial):
             reason = None
         if math.isnan(trial.intermediate_values[step]):
             reason = "the report is not a number"
@@ -178,7 +178,7 @@ class DeadlinePruner(BasePruner):
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        if (finished := tracker.finished(step)) or not tracker.is_too_late(trial.number, pace):
+        if (finished := tracker.finished(trial)) or not tracker.is_too_late(trial.number, pace):
             return finished
         tracker.refresh()
         late = tracker.is_too_late(trial.number, pace)

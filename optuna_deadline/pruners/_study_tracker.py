@@ -26,6 +26,7 @@ from optuna_deadline.forecasting.reporting import (
     known_startup,
     seconds_to_first_report,
     step_before,
+    trained_steps,
 )
 from optuna_deadline.planning.sampling import cells_to_begin, choices_to_begin
 from optuna_deadline.policies.measured_halving import TimeLeft
@@ -181,9 +182,11 @@ class StudyTracker:
             trial.number, reports, lambda: self._met_by_a_new_trial(study, trial)
         )
 
-    def finished(self, step: int) -> bool:
-        """Whether a trial at ``step`` has trained as long as it may."""
-        return self._max_resource is not None and step >= self._max_resource
+    def finished(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has trained as long as it may."""
+        steps = trial.intermediate_values
+        trained = trained_steps(max(steps), min(steps))
+        return self._max_resource is not None and trained >= self._max_resource
 
     def _met_by_a_new_trial(self, study: Study, trial: FrozenTrial) -> TimeLeft:
         """The reports that a trial which starts now could make, at the pace of this process."""

@@ -119,7 +119,7 @@ class InitialState:
         if planned is not None and planned.state == "complete" and last:
             return last
         if planned is not None and planned.horizon is not None:
-            return max(last, planned.horizon)
+            return max(last, planned.horizon + self.shift)
         if self._usual_horizon is not None:
             return max(last, self._usual_horizon)
         # Unknown: as far as it gets on the largest gang.
@@ -131,7 +131,7 @@ class InitialState:
     def _usual_horizon(self) -> float | None:
         known = [planned.horizon for planned in self.history.trials if planned.horizon is not None]
         said = self.history.parameters.get("max_resource")
-        return max(known) if known else said
+        return max(known) + self.shift if known else said
 
     @cached_property
     def _saved(self) -> dict[int, float]:

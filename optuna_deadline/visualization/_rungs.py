@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from optuna.study import Study
 
 from optuna_deadline.allocation.records import PlannedTrial
+from optuna_deadline.forecasting.reporting import trained_steps
+from optuna_deadline.history.forecast import first_step
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
 from optuna_deadline.history.text import format_value
@@ -48,7 +50,7 @@ def plot_rungs(
     """Plot the report of each trial at each rung that it reached, and its state after it.
 
     The rungs are the policy's: ``min_resource * reduction_factor ** i`` steps. A trial's value at
-    a rung is its first report at or after the rung.
+    a rung is its first report at or after the rung. Steps that begin at 0 count as 1, 2, ...
 
     Args:
         study: A study with a deadline, running or ended.
@@ -71,7 +73,8 @@ def plot_rungs(
 def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     """The chart of :func:`plot_rungs`."""
     curves = history.curves_by_trial
-    highest = max((rows[-1].step for rows in curves.values()), default=0)
+    begins = first_step(history)
+    highest = max((trained_steps(rows[-1].step, begins) for rows in curves.values()), default=0)
     first = max(1, _whole(history.parameters, "min_resource", 1))
     factor = max(2, _whole(history.parameters, "reduction_factor", 4))
     steps = milestones(first, factor, max(highest, first))
@@ -79,7 +82,7 @@ def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:
     at_rung: list[dict[int, float]] = [{} for _ in steps]
     for number, rows in curves.items():
         for place, milestone in enumerate(steps):
-            row = next((row for row in rows if row.step >= milestone), None)
+            row = next((r for r in rows if trained_steps(r.step, begins) >= milestone), None)
             if row is not None:
                 at_rung[place][number] = row.value
     shown = set(sorted(curves)[-n_recent_trials:] if n_recent_trials else curves)

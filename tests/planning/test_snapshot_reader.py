@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.records import ReportRow
+from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.records import Assignment, NewReport, ReportRow
 from optuna_deadline.planning import planner
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.snapshot import SnapshotReader, _Reports
-from optuna_deadline.policies import make_policy
+from optuna_deadline.policies import TrialView, make_policy
 from optuna_deadline.simulation import Cluster, Faults, Simulation, generate
 
 
@@ -44,13 +45,47 @@ def test_a_reader_that_reads_on_sees_what_a_new_one_sees(
 
 
 @given(st.permutations(range(1, 30)), st.integers(1, 10))
-def test_reports_are_told_by_their_steps_however_they_come(order: list[int], at_once: int) -> None:
+def test_reports_are_sorted_by_their_steps_in_any_order_of_arrival(
+    order: list[int], at_once: int
+) -> None:
     rows = {i: ReportRow(i, i % 3, i // 3, 0.1 * i, 1, 1.0, 1.0) for i in order}
-    reports = _Reports(1.0)
+    reports = _Reports("maximize")
     for begin in range(0, len(order), at_once):
         new = [rows[i] for i in order[begin : begin + at_once]]
         assert reports.take(new) == {row.number for row in new}
         assert reports.take(new) == set()
     for number in range(3):
         steps = [report.step for report in reports.of(number)]
-        assert steps == [i // 3 for i in range(1, 30) if i % 3 == number]
+        assert steps == [i // 3 + 1 for i in range(1, 30) if i % 3 == number], "from 0"
+
+
+def test_steps_from_0_are_seen_as_the_steps_from_1() -> None:
+    """So the first rung of every policy is the first report."""
+
+    def seen(begin: int, horizons: tuple[int, int]) -> tuple[TrialView, ...]:
+        now = [0.0]
+        table = MemoryTable("pool", 1, now=lambda: now[0], started=0.0, deadline=100.0)
+        table.register("w", "host", 1, [], 2)
+        term = table.elect_planner("w")
+        assert term is not None
+        reader = SnapshotReader(table, "maximize", 0.0)
+        slots = [slot.id for slot in table.slots()]
+        for number in (0, 1):
+            table.open_trial("w", term, number, 10 + number)
+            table.write_plan("w", term, [Assignment(number, "run", "w", 1, "its turn")])
+            grant = table.acquire("w", number, [slots[number]])
+            assert grant is not None
+            speed = dict.fromkeys(["startup", "position_from", "position_to", "trained"])
+            table.set_progress("w", grant, **speed, horizon=begin + horizons[number])
+            # The second trial reports the first step, after the first one's second step.
+            for step in (1, 2) if number == 0 else (0, 1):
+                now[0] += 1.0
+                table.add_reports("w", grant, [NewReport(begin + step, 0.5, now[0])])
+                read = reader.read(100.0).snapshot.trials
+        assert read == SnapshotReader(table, "maximize", 0.0).read(100.0).snapshot.trials
+        return read
+
+    zero, one = seen(0, (19, 29)), seen(1, (19, 29))
+    assert zero == one
+    assert [[report.step for report in trial.reports] for trial in zero] == [[2, 3], [1, 2]]
+    assert [trial.horizon for trial in zero] == [20, 30]

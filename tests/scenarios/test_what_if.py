@@ -91,7 +91,7 @@ def _rename(history: History, times: int, shift: int) -> History:
             for row in history.segments
         ),
         trials=tuple(
-            line if line.horizon is None else replace(line, horizon=line.horizon * times)
+            line if line.horizon is None else replace(line, horizon=line.horizon * times + shift)
             for line in history.trials
         ),
         parameters=resources,
