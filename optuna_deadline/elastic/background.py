@@ -36,7 +36,10 @@ _IMPORT_WARNING_SECONDS = 30.0  # seconds for an import
 
 
 def planner_thread(
-    ticks: Sequence[Callable[[], bool]], interval: float, changed: Callable[[], None]
+    ticks: Sequence[Callable[[], bool]],
+    interval: float,
+    changed: Callable[[], None],
+    planned: Callable[[float], None],
 ) -> PeriodicThread:
     """A thread that plans at intervals, and again soon if the database is unreachable.
 
@@ -44,15 +47,18 @@ def planner_thread(
         ticks: Functions that plan once and return whether they changed anything.
         interval: Seconds between two plans.
         changed: Called after a change, so that the worker reads it at once.
+        planned: Called after the ticks with the time at which they began.
     """
 
     refused = False
 
     def work() -> float:
         nonlocal refused
+        began = time.monotonic()
         try:
             if any([tick() for tick in ticks]):
                 changed()
+            planned(began)
         except DATABASE_ERRORS as error:
             if is_refusal(error) and not refused:
                 refused = True

@@ -214,7 +214,12 @@ class ElasticWorker:
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
-        thread = planner_thread(ticks, max(0.5, poll), agent.wake)
+
+        def planned(began: float) -> None:
+            if planner.is_elected:
+                agent.plan_made(began, planner.looks)
+
+        thread = planner_thread(ticks, max(0.5, poll), agent.wake, planned)
         publisher = dashboard_publisher(
             self._engine, self._study, self.table, self.terms, planner, wanted=self._publish
         )

@@ -110,6 +110,8 @@ class Planner:
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest round trips to the table
         self._started = started
         self.quiet_until = -math.inf
+        #: By trial the step of the next report that decides about it, as the objective counts.
+        self.looks: Mapping[int, int] = {}
 
     def tick(self) -> bool:
         """Plan once if this planner is elected; returns whether anything changed.
@@ -164,6 +166,7 @@ class Planner:
                 reported > 0
             )  # its own lease has expired, so the table counts no worker as alive
         plan, unconstrained = self._plan(reading)
+        self.looks = {number: self._reader.own_step(step) for number, step in plan.looks.items()}
         size = 0
         if self._pool_budget is not None:
             size = self._pool_budget.wanted_slots(reading, orders, plan)

@@ -153,6 +153,10 @@ class SnapshotReader:
         self._seen: tuple[TrialView, ...] = ()
         self._requests: tuple[Request, ...] = ()
 
+    def own_step(self, trained: int) -> int:
+        """The objective's step after so many trained steps."""
+        return trained - 1 + min(1, self._reports.first)
+
     def begin_term(self) -> None:
         """Read every trial at the next reading: some may have ended under another planner."""
         self._read_all = True

@@ -206,6 +206,10 @@ class Plan:
 
     ``holds_until`` saves plans: before that instant, the policy gives the same orders (except for
     their reasons) for a study in which only the time has changed.
+
+    ``looks`` saves waiting: by trial, the step of the next report that decides about it, such as
+    the one at its next rung. After that report, and after each one of a trial without an entry,
+    the trial waits for a moment until a plan has seen the report.
     """
 
     orders: Mapping[int, Order] = field(default_factory=dict)
@@ -214,6 +218,7 @@ class Plan:
     gate_open: bool = True
     pool_slots: int | None = None  #: the wanted number of slots; None keeps the present one
     holds_until: float | None = field(default=None, compare=False)  #: None: until any change
+    looks: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     @cached_property
     def slots(self) -> int:

@@ -57,6 +57,9 @@ class Link:
         self._grace = grace
         self._extend_trust(trusted_until)
         self.newest: Directive = KEEP
+        self.next_look = 0  #: no report of an earlier step decides about the trial
+        self._planned_step = -1  # the last report that a plan has seen
+        self._news = threading.Condition()
         self._of_this_host = raw
         self._raw = raw  # to the leader of the trial
         self._end_acknowledged = threading.Event()
@@ -108,6 +111,19 @@ class Link:
         if self._leader_is_remote:
             self._end_acknowledged.wait(_END_ACKNOWLEDGE_SECONDS)
 
+    def wait_for_plan(self, step: int, until: float) -> None:
+        """Wait until a plan has seen the report of a step, or asks the trial to leave.
+
+        Args:
+            step: The step of the report.
+            until: When to give up, on :func:`time.monotonic`.
+        """
+        with self._news:
+            self._news.wait_for(
+                lambda: self.newest.leave or self._planned_step >= step,
+                max(0.0, until - time.monotonic()),
+            )
+
     def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
         """Wait, parked, for the next segment; returns its fence and its devices."""
         said = time.monotonic()
@@ -155,7 +171,13 @@ class Link:
             if kind in _OF_THIS_HOST and raw is not self._of_this_host:
                 _kill_process_group()  # the leader is an intruder
             elif kind == "directive":
-                self.newest = rest[0]
+                with self._news:
+                    self.newest = rest[0]
+                    self._news.notify_all()
+            elif kind == "planned":
+                with self._news:
+                    self._planned_step, self.next_look = rest
+                    self._news.notify_all()
             elif kind == "trust":
                 self._extend_trust(rest[0])
             elif kind == "bye":

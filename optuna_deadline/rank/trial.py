@@ -27,6 +27,9 @@ from optuna_deadline.segments import SegmentEnd
 DEVICES = "OPTUNA_DEADLINE_DEVICES"
 
 _PROGRESS_SECONDS = 0.25
+#: How long a trial waits for the plan after a report: a share of the time since the report before,
+#: and seconds.
+_WAIT_SHARE, _MAX_WAIT = 0.05, 0.5
 
 
 class RankSegment:
@@ -61,6 +64,8 @@ class RankSegment:
         self._last_progress_at = 0.0
         self._directive_calls = 0
         self._acknowledged = False
+        self._reported_at = self._began_at
+        self._unanswered: tuple[int, float] | None = None  # a report's step, the end of the wait
         self.reports_position = False  # whether the objective reports its position itself
 
     @property
@@ -78,8 +83,22 @@ class RankSegment:
         )
 
     def newest(self) -> Directive:
-        """The newest directive that has reached this rank."""
+        """The newest directive; after a report, that of a plan which has seen it, if one comes.
+
+        A trial that trains on until the plan is there would train another epoch in vain.
+        """
+        if self._unanswered is not None:
+            self._link.wait_for_plan(*self._unanswered)
+            self._unanswered = None
         return self.acknowledge(self._link.newest)
+
+    def await_plan(self, step: int) -> None:
+        """Let the next directive be that of a plan which has seen the report of a step."""
+        now = time.monotonic()
+        if step >= self._link.next_look:
+            wait = min(_MAX_WAIT, _WAIT_SHARE * (now - self._reported_at))
+            self._unanswered = step, now + wait
+        self._reported_at = now
 
     def directive(self) -> Directive:
         """The directive in force; the n-th call answers the same on every rank."""
@@ -182,7 +201,7 @@ class RankSegment:
         self.fence, devices = self._link.next_segment(asked_to_go)
         os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another one
         self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
-        self._acknowledged = False
+        self._acknowledged, self._reported_at = False, self._began_at
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""
@@ -255,6 +274,7 @@ class RankTrial(BaseTrial):
         if not self._pausable and not self._sent_unpausable:
             self._send_pausable(False)
         self._link.notify("report", value=value, step=step, trained=self._segment.trained)
+        self._segment.await_plan(step)
         if not self._segment.reports_position:
             self._segment.advance(float(step))
 

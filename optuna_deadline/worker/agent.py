@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
 
@@ -96,6 +97,7 @@ class Agent:
         self._table = table
         self._poll = poll
         self._gangs: dict[int, Gang] = {}
+        self._plan: tuple[float, Mapping[int, int]] = (-math.inf, {})
         self._parking = ParkedProcesses(park, any_slot=not offer.gpus)
         self._slots = offer.size
         self._began_at = time.monotonic()
@@ -169,6 +171,17 @@ class Agent:
     def wake(self) -> None:
         """Read the plan now; callable from any thread or signal handler."""
         self._event_loop.wake()
+
+    def plan_made(self, since: float, looks: Mapping[int, int]) -> None:
+        """Report a plan of this process; callable from any thread.
+
+        Args:
+            since: When it began to read the table.
+            looks: By trial the step of the next report that decides about it.
+        """
+        self._plan = since, looks
+        if any(gang.unplanned is not None for gang in list(self._gangs.values())):
+            self.wake()
 
     def leave(self, reason: str) -> None:
         """Save and release everything, and return from :meth:`run`."""
@@ -289,12 +302,15 @@ class Agent:
             now = time.monotonic()
             if now >= self._next_poll:
                 self._next_poll = now + self._poll
+                since, looks = self._plan
                 orders = self._table.orders(self.id)
                 self._poll_trips = (*self._poll_trips[-4:], time.monotonic() - now)
                 self._deadline = now + orders.end - orders.now
                 self._settled = orders.settled
                 self._apply_drain(orders.drained)
                 self._reconcile(orders)
+                for gang in self._gangs.values():  # after the directives of that plan
+                    gang.plan_made(since, looks.get(gang.number, 0))
                 is_open = self.leaving is None and self._may_start()
                 self._cross_host.reconcile(orders, self._renew, open=is_open)
             self._lease_clock.record_database_answer()

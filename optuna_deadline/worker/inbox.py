@@ -192,6 +192,7 @@ class TrialInbox:
         gang = self._gang
         if not checkpoints:
             self._table.add_reports(self._worker_id, gang.grant, reports)
+            gang.unplanned = reports[-1].step, time.monotonic()
             return
         gone = self._table.add_checkpoint(
             self._worker_id, gang.grant, *checkpoints, reports=reports
@@ -200,6 +201,8 @@ class TrialInbox:
         read = None if gang.resume is None else gang.resume.name
         self._sweep(gang.number, [one for one in gone if name_of(one) != read])
         gang.saved = True
+        if reports:
+            gang.unplanned = reports[-1].step, time.monotonic()
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
         """Copy reports to Optuna, after the table has them for its plans."""

@@ -126,6 +126,8 @@ class Gang:
     #: the most slots that its ranks can train on, and why
     slot_limit: tuple[int, str] | None = None
     reported: bool = False  #: whether it has reported in this segment
+    #: its last report that no plan has seen: the step, and when it was stored
+    unplanned: tuple[int, float] | None = None
     resume: Path | None = None  #: the checkpoint that its ranks resume from, or are about to read
     saved: bool = False  #: whether the table has a checkpoint of this segment
     parked: bool = False  #: whether its process is parked
@@ -208,6 +210,21 @@ class Gang:
                 self.directive_sent_at = time.monotonic()
             for rank in list(self.ranks):
                 rank.send(("directive", self.directive))
+
+    def plan_made(self, since: float, next_look: int) -> None:
+        """Tell the reporting rank that a plan has seen its reports.
+
+        Args:
+            since: When the plan began to read them.
+            next_look: No report of an earlier step decides about the trial.
+        """
+        if self.unplanned is None or self.unplanned[1] >= since:
+            return
+        (step, _), self.unplanned = self.unplanned, None
+        with self.lock:
+            for rank in self.ranks:
+                if rank.index == 0:
+                    rank.send(("planned", step, next_look))
 
     def add_rank(self, rank: Rank) -> None:
         """Add a rank and send it the present directive; the caller holds the lock."""

@@ -42,7 +42,9 @@ def test_whichever_way_the_objective_asks(tmp_path: Path, world_size: int, quest
 def test_an_objective_that_reports_without_its_segment_cannot_be_paused(tmp_path: Path) -> None:
     told: list[Any] = []
     link: Any = SimpleNamespace(
-        newest=KEEP, notify=lambda what, **facts: told.append(facts.get("pausable", what))
+        newest=KEEP,
+        next_look=99,
+        notify=lambda what, **facts: told.append(facts.get("pausable", what)),
     )
     segment = RankSegment(
         cast(Link, link), rank=0, world_size=1, fence=1, folder=tmp_path, resume=None,

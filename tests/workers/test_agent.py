@@ -715,3 +715,36 @@ def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:
     hand.say(number, "checkpoint", path=str(kept), step=1, value=0.5, size=1, checksum="a")
     hand.turn()
     assert [path.name for path in swept] == ["1-1.ckpt"]
+
+
+def test_a_rank_learns_that_a_plan_has_seen_its_report(hand: Hand) -> None:
+    number = hand.started()
+    before = hand.clock.now
+    hand.say(number, "report", value=0.5, step=3, trained=1.0)
+    hand.turn()
+    hand.agent.plan_made(before, {number: 9})  # it began to read before the report was stored
+    hand.look()
+    hand.turn()
+    assert planned(hand, number) == []
+    hand.agent.plan_made(hand.clock(), {number: 9})
+    hand.look()
+    hand.turn()
+    assert planned(hand, number) == [("planned", 3, 9)]
+    hand.agent.plan_made(hand.clock(), {number: 9})
+    hand.look()
+    hand.turn()
+    assert planned(hand, number) == [], "once"
+
+
+def test_the_directive_of_a_plan_comes_before_the_message_of_the_plan(hand: Hand) -> None:
+    number = hand.started()
+    hand.say(number, "report", value=0.5, step=3, trained=1.0)
+    hand.turn()
+    hand.plan(number, "pause")
+    hand.agent.plan_made(hand.clock(), {})
+    hand.turn()
+    assert [message[0] for message in hand.heard(number)][-2:] == ["directive", "planned"]
+
+
+def planned(hand: Hand, number: int) -> list[tuple[Any, ...]]:
+    return [message for message in hand.heard(number) if message[0] == "planned"]

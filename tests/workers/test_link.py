@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.channel import Channel, channel_pair
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE, Link
+from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 pytestmark = pytest.mark.slow
 
@@ -121,3 +123,51 @@ def test_forked_too_late_it_never_trains(fork: Fork) -> None:
     assert process.exitcode == LEASE_EXPIRED_EXIT_CODE
     with pytest.raises(EOFError):
         ours.recv()
+
+
+def report_twice(raw: Channel, folder: str) -> None:
+    """Report steps 3 and 4, and send the directive after each and the number of waits."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    link = Link(raw, time.monotonic() + 60, grace=0.5)
+    segment = RankSegment(
+        link, rank=0, world_size=1, fence=1, folder=Path(folder), resume=None, direction="minimize"
+    )
+    segment._reported_at -= 100.0  # the report before: it may wait for the longest time
+    trial, waits, wait = RankTrial(link, segment, 0), [], link.wait_for_plan
+
+    def counted(step: int, until: float) -> None:
+        waits.append(step)
+        wait(step, until)
+
+    link.wait_for_plan = counted  # type: ignore[method-assign]
+    kinds = []
+    for step in (3, 4):
+        trial.report(0.5, step)
+        kinds.append(segment.directive().kind.value)
+    link.send_end("left", f"{kinds} {waits}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (("planned", 3, 9), "['keep', 'keep'] [3]"),
+        (("planned", 3, 4), "['keep', 'keep'] [3, 4]"),
+        (("directive", Directive(Kind.PAUSE, "below its rung")), "['pause', 'pause'] [3, 4]"),
+    ],
+    ids=["no look before step 9", "a look at each step", "a pause"],
+)
+def test_after_a_report_the_directive_is_that_of_a_plan_with_it(
+    tmp_path: Path, answer: tuple[Any, ...], expected: str
+) -> None:
+    ours, theirs = channel_pair()
+    process = _CONTEXT.Process(target=report_twice, args=(theirs, str(tmp_path)))
+    process.start()
+    theirs.close()
+    while (message := ours.recv())[1] != "report":
+        pass
+    ours.send(answer)
+    while (message := ours.recv())[0] != "end":
+        pass
+    assert message == ("end", "left", expected)
+    ours.close()
+    process.join()

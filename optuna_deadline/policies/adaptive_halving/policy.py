@@ -186,7 +186,12 @@ class Placement:
             start_reason=f"one of {course.counts[0]} that the time allows",
             gate_open=room > 0 or start > 0,
             holds_until=self._until,
+            looks={trial.number: self._next_goal(trial) for trial in opened if trial.alive},
         )
+
+    def _next_goal(self, trial: TrialView) -> int:
+        """The next rung that a trial reaches; beyond the last one, its next step."""
+        return next((goal for goal in self._goals if goal > trial.step), trial.step + 1)
 
     def _run(self, claim: SlotCandidate, gang: int) -> None:
         """Give a trial the slots that it can use, if it can still make a step."""
