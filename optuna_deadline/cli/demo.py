@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,17 +22,21 @@ from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, without_password
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
+from optuna_deadline.elastic.arguments import preload
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies import DEFAULT
+from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.study.policy_choice import merge, parse_settings
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
-from optuna_deadline.values.deadlines import parse_deadline
+from optuna_deadline.values.deadlines import Deadline, format_duration, parse_deadline
+from optuna_deadline.worker.devices import Offer
 
 _OBJECTIVE = "optuna_deadline_demo.digits:objective"
 
@@ -73,18 +78,26 @@ def demo(
     check(policy, parameters)
     wanted = parse_deadline(deadline)
     divider = divider or ("market" if policy == "shockwave" else "even")
-    prepare(_OBJECTIVE, None, cpus, divider=divider, checkpoints=folder, budget=money)
+    source, offer = prepare(
+        _OBJECTIVE, None, cpus, divider=divider, checkpoints=folder, budget=money
+    )
     name = f"digits-{datetime.now():%Y%m%d-%H%M%S}"
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
     study = _create(name, url, seed)
-    terms = agree(study, wanted, policy, parameters, budget=money)
     rivals = [_create(f"{name}-{index}", url, seed + index) for index in range(1, studies)]
-    for rival in rivals:
-        agree(rival, wanted, policy, parameters, budget=money)
-    elastic = ElasticWorker(
-        study, _OBJECTIVE, terms, cpus=cpus, pool=name, divider=divider, checkpoints=folder
-    )
+    server = _load(source, offer, wanted, folder)  # before the deadline is fixed
+    with ExitStack() as failing:
+        if server is not None:
+            failing.callback(server.close)
+        terms = agree(study, wanted, policy, parameters, budget=money)
+        for rival in rivals:
+            agree(rival, wanted, policy, parameters, budget=money)
+        elastic = ElasticWorker(
+            study, source, terms, offer=offer, pool=name, divider=divider, checkpoints=folder,
+            fork_server=server,
+        )  # fmt: skip
+        failing.pop_all()  # from here on the worker stops it
     names = [study_.study_name for study_ in (study, *rivals)]
     others = [
         _start_worker(each, name, divider, url, cpus, folder)
@@ -112,6 +125,17 @@ def demo(
         raise typer.Exit(INTERRUPTED)
     if any(codes):
         raise typer.Exit(1)
+
+
+def _load(
+    source: ObjectiveSource, offer: Offer, deadline: Deadline, folder: Path
+) -> ForkServer | None:
+    """Load the objective, and print how long that takes."""
+    began = time.monotonic()
+    print("Loading torch, Lightning and scikit-learn ...", end=" ", flush=True)
+    server = preload(source, offer, deadline, folder)
+    print(f"{format_duration(time.monotonic() - began)}. Now the time runs.", flush=True)
+    return server
 
 
 def _create(name: str, url: str, seed: int) -> optuna.Study:
