@@ -43,6 +43,8 @@ from optuna_deadline_lightning.reporting import ReportSteps, monitored
 
 _STATE = "optuna_deadline"
 
+_SANITY_STEPS = 2  #: Lightning's default; another number is the user's
+
 
 class DeadlineCallback(Callback):
     """Reports to Optuna after each validation, and follows the study's deadline and plan.
@@ -199,6 +201,8 @@ class DeadlineCallback(Callback):
             self._elastic.prepare(trainer)
         if stage != "fit":
             return
+        if self.trial.number > 0 and trainer.num_sanity_val_steps == _SANITY_STEPS:
+            trainer.num_sanity_val_steps = 0  # the study's first trial has run it
         if not trainer.enable_validation:
             raise DeadlineError(
                 "DeadlineCallback reports after each validation, and this fit has none:"

@@ -94,6 +94,7 @@ def run_rank(
         imports=imports,
     )
     ended = _run_objective(objective, RankTrial(link, segment, spec.number))
+    segment.send_progress()
     if imports is not None:
         imports.write()
     link.send_end(*ended)

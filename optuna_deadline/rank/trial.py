@@ -62,6 +62,7 @@ class RankSegment:
         self._began_at = time.monotonic()
         self._first_position: tuple[float, float] | None = None  # (position, when)
         self._last_progress_at = 0.0
+        self._unsent: tuple[float, float] | None = None  # (position, when)
         self._directive_calls = 0
         self._acknowledged = False
         self._reported_at = self._began_at
@@ -112,6 +113,7 @@ class RankSegment:
         """Report that the objective knows of its end: it saves from now on."""
         if directive.leave and not self._acknowledged:
             self._acknowledged = True
+            self.send_progress()
             self._link.notify("obeys")
         return directive
 
@@ -129,11 +131,17 @@ class RankSegment:
             self._first_position = (position, now)
             if self._imports is not None:
                 self._imports.write()  # by now it has used most of what it will use
-        elif now - self._last_progress_at < _PROGRESS_SECONDS:
-            return
-        self._last_progress_at = now
-        start, when = self._first_position
-        self._link.notify("progress", start=start, position=position, trained=now - when)
+        self._unsent = position, now
+        if now - self._last_progress_at >= _PROGRESS_SECONDS:
+            self._last_progress_at = now
+            self.send_progress()
+
+    def send_progress(self) -> None:
+        """Report the newest position, if it is not reported."""
+        if self._unsent is not None and self._first_position is not None:
+            (position, now), self._unsent = self._unsent, None
+            start, when = self._first_position
+            self._link.notify("progress", start=start, position=position, trained=now - when)
 
     def horizon(self, last_step: int) -> None:
         """Report the last step of the objective."""

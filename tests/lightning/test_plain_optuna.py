@@ -275,3 +275,21 @@ def test_a_search_for_the_batch_size_is_refused_under_a_worker(tmp_path: Path) -
     )
     with pytest.raises(DeadlineError, match="BatchSizeFinder searches again each time"):
         callback.setup(_attached(trainer), Small(0.1), "fit")
+
+
+@pytest.mark.parametrize(
+    ("options", "checked"), [({}, [0]), ({"num_sanity_val_steps": 1}, [0, 1])]
+)
+def test_only_the_first_trial_runs_the_sanity_validation(
+    options: dict[str, Any], checked: list[int]
+) -> None:
+    trials: list[int] = []
+
+    class Noting(Callback):
+        def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+            trials.append(trainer.callbacks[0].trial.number)  # type: ignore[attr-defined]
+
+    study = optuna.create_study()
+    make = lambda trial: DeadlineCallback(trial, "val_loss")  # noqa: E731
+    study.optimize(objective(make, also=Noting(), **options), n_trials=2)
+    assert trials == checked

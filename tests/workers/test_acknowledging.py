@@ -61,3 +61,21 @@ def test_an_objective_that_reports_without_its_segment_cannot_be_paused(tmp_path
     assert other.segment is segment
     other.report(0.5, 1)
     assert [each for each in told if each != "progress"] == ["report", "report"]
+
+
+def test_the_last_position_is_sent_when_a_trial_leaves(tmp_path: Path) -> None:
+    """In between, the pipe is used a few times a second; a short segment would have no speed."""
+    sent: list[Any] = []
+    link: Any = SimpleNamespace(newest=KEEP)
+    link.notify = lambda what, **facts: sent.append(facts.get("position", what))
+    segment = RankSegment(
+        cast(Link, link), rank=0, world_size=1, fence=1, folder=tmp_path, resume=None,
+        direction="minimize",
+    )  # fmt: skip
+    for position in (0.5, 1.0, 1.5):
+        segment.progress(position)
+    assert sent == [0.5]
+    link.newest = PAUSE
+    segment.newest()
+    segment.send_progress()
+    assert sent == [0.5, 1.5, "obeys"]
