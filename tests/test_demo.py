@@ -20,7 +20,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.postgres]
 KEYS = {
     "deadline_s", "ended_s", "overshoot_s", "trials", "complete", "pruned", "running_left",
-    "pauses", "resumes", "resizes", "overhead_s", "best_value", "best_trial", "checkpoint",
+    "pauses", "resumes", "resizes", "slot_usage", "best_value", "best_trial", "checkpoint",
     "checkpoint_ok",
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """One process of one contender: reports that it is ready, gets the deadline, and tunes.
 
-All contenders tune the demo's objective on one database. The user's imports happen before the
-clock starts; our ranks start within the time.
+All contenders tune the demo's objective on one database. All imports happen before the clock
+starts, also those of our fork server; our ranks start within the time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, TPESampler
 
-import optuna_deadline
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
+from optuna_deadline.elastic import ElasticWorker, agree, prepare
+from optuna_deadline.elastic.arguments import preload
+from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.worker.devices import Offer
 
 OBJECTIVE = "optuna_deadline_demo.digits:objective"
 READY = "ready"
 OVER = "over"
+_RESOURCES = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Task:
         seed: The seed of this process's sampler.
         slots: The slots of the machine.
         folder: The folder for checkpoints.
+        server: A fork server that has loaded the objective, for the contenders that need one.
     """
 
     url: str
@@ -45,6 +51,7 @@ class Task:
     seed: int
     slots: int
     folder: Path
+    server: ForkServer | None = None
 
     def study(self, sampler: BaseSampler, pruner: BasePruner | None = None) -> optuna.Study:
         """The study of all processes of this contender."""
@@ -57,14 +64,15 @@ def elastic(task: Task) -> None:
     """Run this project with a worker that has all slots."""
     study = task.study(sampler=DeadlineSampler(TPESampler(seed=task.seed)))
     until = datetime.fromtimestamp(task.deadline, timezone.utc)
-    optuna_deadline.run(
-        study,
-        OBJECTIVE,
-        cpus=task.slots,
-        oversubscribe=True,
-        deadline=until,
-        checkpoints=task.folder,
-    )
+    source, offer = _prepare(task.slots, task.folder)
+    ElasticWorker(
+        study, source, agree(study, until, None, _RESOURCES), offer=offer,
+        checkpoints=task.folder, fork_server=task.server,
+    ).run()  # fmt: skip
+
+
+def _prepare(slots: int, folder: Path) -> tuple[ObjectiveSource, Offer]:
+    return prepare(OBJECTIVE, None, slots, oversubscribe=True, checkpoints=folder)
 
 
 def plain(task: Task) -> None:
@@ -129,6 +137,9 @@ def main() -> None:
         from optuna_deadline_demo import digits  # noqa: F401  (what the objective needs)
 
         torch.set_num_threads(1)  # a slot is one core, as in this project
+    server = None
+    if name == "elastic":  # every contender has loaded the objective before its time runs
+        server = preload(*_prepare(int(slots), Path(folder)), "1h", Path(folder))
     if name.startswith("ray_"):
         from benchmarks.live import ray_tune
 
@@ -136,7 +147,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     print(READY, flush=True)
     deadline, seconds = map(float, sys.stdin.readline().split())
-    contend(Task(url, deadline, seconds, int(seed), int(slots), Path(folder)))
+    contend(Task(url, deadline, seconds, int(seed), int(slots), Path(folder), server))
     print(OVER, time.time(), flush=True)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,8 @@ from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
 from optuna_deadline.elastic.arguments import preload
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reader import read_history
+from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
@@ -195,7 +198,6 @@ def _outcome(
 ) -> dict[str, Any]:
     trials = study.get_trials(deepcopy=False)
     view = watcher.view()
-    segments = elastic.table.segments()
     ended = elastic.table.now() - terms.started
     limit = terms.deadline - terms.started
     return {
@@ -209,7 +211,7 @@ def _outcome(
         "pauses": view.pauses,
         "resumes": view.resumes,
         "resizes": view.resizes,
-        "overhead_s": round(sum((s.startup or 0.0) + (s.stop or 0.0) for s in segments), 3),
+        "slot_usage": asdict(slot_usage(read_history(study))),
         "best_value": result.value,
         "best_trial": result.trial_number,
         "checkpoint": str(result.checkpoint) if result.checkpoint else None,
@@ -220,11 +222,12 @@ def _outcome(
 def _print_summary(outcome: dict[str, Any], result: Result, terms: Terms, url: str) -> None:
     print(describe(result, terms))
     when = "before" if outcome["overshoot_s"] <= 0 else "after"
+    ended = f"ended {abs(outcome['overshoot_s']):.2f} s {when} the deadline"
     print(
         f"{outcome['trials']} trials: {outcome['pauses']} pauses, {outcome['resumes']} resumes, "
-        f"{outcome['resizes']} resizes; {outcome['overhead_s']:.1f} slot-seconds lost to them; "
-        f"ended {abs(outcome['overshoot_s']):.2f} s {when} the deadline."
+        f"{outcome['resizes']} resizes; {ended}."
     )
+    print(f"slots: {SlotUsage(**outcome['slot_usage'])}")
     for share in outcome.get("studies", []):
         best = "no report" if share["best_value"] is None else f"best {share['best_value']:.4f}"
         print(f"{share['study']}: {share['slot_seconds']:.0f} slot-seconds, {best}")

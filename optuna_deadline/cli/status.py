@@ -26,6 +26,7 @@ from optuna_deadline.dashboard.prometheus import StudyCollector, check_installed
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
+from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.history.text import event_sentence, format_time_of_day
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import render, showing_study
@@ -78,15 +79,25 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
     view = StudyWatcher(table, terms).view()
     with autocommit(open_table(found)) as connection:
         warning = measure(connection, table.study_id).warning
-    if not view.rows and (history := read_history(found)).plain:
+    history = read_history(found)
+    if not view.rows and history.plain:
         view = plain_view(history)
-    check = _check_of(found)
+    check, spent = _check_of(found), slot_usage(history)
     if as_json:
-        deadline = view.deadline.isoformat()
-        print_json({**asdict(view), "deadline": deadline, "warning": warning, "check": check})
+        print_json(
+            {
+                **asdict(view),
+                "deadline": view.deadline.isoformat(),
+                "warning": warning,
+                "check": check,
+                "slot_usage": asdict(spent),
+            }
+        )
         return
     screen = SafeConsole()
     screen.print(render(replace(view, limits=()), max(24, screen.height)))
+    if spent.total > 0:
+        screen.print(f"slots  {spent}", markup=False, highlight=False, soft_wrap=True)
     for words in view.limits:
         screen.print(words, markup=False, highlight=False, soft_wrap=True)
     if check is not None:

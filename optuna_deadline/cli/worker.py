@@ -54,6 +54,8 @@ from optuna_deadline.cli.databases import load_study
 from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, preload, prepare
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reader import read_history
+from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.policies import DEFAULT
@@ -141,6 +143,8 @@ def work(elastic: ElasticWorker, log: Log) -> Result:
         print(json.dumps({"study": terms.name, **asdict(result)}, default=str), flush=True)
     else:
         print(describe(result, terms))
+        if result.settled:
+            print(f"slots: {slot_usage(read_history(elastic.study))}")
     if not result.settled:
         raise typer.Exit(TIME_WAS_OVER if elastic.reached_time_limit else INTERRUPTED)
     return result

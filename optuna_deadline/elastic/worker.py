@@ -137,7 +137,7 @@ class ElasticWorker:
         )
         self._engine = engine
         self._listen = listen and NotificationListener.works_on(engine)
-        self._study = _without_deadline_pruner(study)
+        self.study = _without_deadline_pruner(study)
         self._publish = publish
         self._ledger = None
         self._host_type = host_type or os.environ.get(HOST_TYPE) or None
@@ -182,7 +182,7 @@ class ElasticWorker:
         about = describe_machine(self._offer, self._folder, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
         agent = Agent(
-            self._study,
+            self.study,
             self.table,
             self._source,
             self._offer,
@@ -200,7 +200,7 @@ class ElasticWorker:
         if self._leaving is not None:
             agent.leave(self._leaving)
         planner = Planner(
-            OptunaTrials(self._study),
+            OptunaTrials(self.study),
             self.table,
             self._policy,
             direction=self.terms.direction,
@@ -210,7 +210,7 @@ class ElasticWorker:
             budget_account=self._ledger,
             max_pool_slots=self._ceiling,
             max_slots=self.terms.max_slots,
-            keep_all=keeps_all_checkpoints(self._study),
+            keep_all=keeps_all_checkpoints(self.study),
         )
         leader = PoolLeader(self.table, self._divider, agent.id)
         ticks = (leader.tick, planner.tick)
@@ -221,7 +221,7 @@ class ElasticWorker:
 
         thread = planner_thread(ticks, max(0.5, poll), agent.wake, planned)
         publisher = dashboard_publisher(
-            self._engine, self._study, self.table, self.terms, planner, wanted=self._publish
+            self._engine, self.study, self.table, self.terms, planner, wanted=self._publish
         )
         with ExitStack() as leaving:
             if publisher is not None:
@@ -296,7 +296,7 @@ class ElasticWorker:
     def result(self) -> Result:
         """The best model now."""
         return study_result(
-            self._study, self.table, self.terms.direction, self._availability, self._ledger
+            self.study, self.table, self.terms.direction, self._availability, self._ledger
         )
 
 

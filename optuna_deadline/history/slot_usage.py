@@ -1,0 +1,47 @@
+"""Where the time of a study's slots goes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from optuna_deadline.history.records import History
+from optuna_deadline.history.series import available_slots, integral, slots_in_use
+from optuna_deadline.history.text import format_percent
+
+
+@dataclass(frozen=True)
+class SlotUsage:
+    """Slot-seconds of a study until now; together the time of all slots that it had."""
+
+    loading: float = 0.0  #: before the first trial got a slot
+    starting: float = 0.0  #: from a grant to the end of the segment's first step
+    training: float = 0.0  #: from there on, with validations and checkpoints
+    stopping: float = 0.0  #: from a directive to leave to the exit of the last process
+    idle: float = 0.0  #: without a trial
+
+    @property
+    def total(self) -> float:
+        """The time of all slots."""
+        return float(sum(asdict(self).values()))
+
+    def __str__(self) -> str:
+        parts = sorted(asdict(self).items(), key=lambda part: -part[1])
+        words = [f"{format_percent(part, self.total)} {name}" for name, part in parts if part > 0]
+        return f"{', '.join(words)} of {self.total:.0f} slot-seconds"
+
+
+def slot_usage(history: History) -> SlotUsage:
+    """Divide the time of the slots that the study had until now."""
+    begin, end = history.started, history.end
+    available, used = available_slots(history), slots_in_use(history.slot_intervals)
+    total, held = integral(available, begin, end), integral(used, begin, end)
+    first = min((row.granted for row in history.segments), default=end)
+    loading = integral(available, begin, min(first, end))
+    starting = stopping = 0.0
+    for row in history.segments:
+        until = min(end, end if row.ended is None else row.ended)
+        begun = until if row.startup is None else min(until, row.granted + row.startup)
+        starting += row.slots * (begun - row.granted)
+        stopping += row.slots * min(row.stop or 0.0, until - begun)
+    training = max(0.0, held - starting - stopping)
+    return SlotUsage(loading, starting, training, stopping, max(0.0, total - held - loading))

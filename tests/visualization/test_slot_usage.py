@@ -1,0 +1,27 @@
+"""The time of a study's slots is divided without a rest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from histories import Recipe, paid, recipes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optuna_deadline.history.series import available_slots, integral
+from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
+
+
+@given(st.one_of(recipes, paid))
+def test_the_parts_are_the_time_of_all_slots(recipe: Recipe) -> None:
+    history = recipe.make()
+    found = slot_usage(history)
+    had = integral(available_slots(history), history.started, history.end)
+    assert min(asdict(found).values()) >= 0.0
+    assert found.total == pytest.approx(had, rel=0.01, abs=0.5)
+
+
+def test_it_is_written_by_size_with_its_total() -> None:
+    words = "75 % training, 20 % starting, 5 % idle of 200 slot-seconds"
+    assert str(SlotUsage(starting=40.0, training=150.0, idle=10.0)) == words
