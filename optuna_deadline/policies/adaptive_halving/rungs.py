@@ -18,8 +18,9 @@ from statistics import NormalDist, fmean
 from optuna_deadline.policies.api import WORST, Report, TrialView
 from optuna_deadline.policies.trial_index import ReportReader
 
-#: The reliability before anything is measured, and the number of pairs that it counts as.
-_PRIOR, _WEIGHT = 0.95, 4.0
+#: The reliability before anything is measured, and the number of pairs that it counts as: with
+#: fewer, two pairs of the first trials on a small pool end the search.
+_PRIOR, _WEIGHT = 0.95, 40.0
 _LEAST, _MOST = 0.3, 0.995  # reliabilities that are believed
 _FEWEST = 3  # pairs that are measured
 _CERTAIN = 16  # pairs by which a first rung is found to say nothing
