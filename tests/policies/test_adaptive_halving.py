@@ -89,6 +89,12 @@ class TestReliability:
         [turn] = reliabilities([rung(1, here), rung(2, here[::-1])])
         assert stay > 0.97 and turn < 0.4
 
+    def test_a_few_pairs_change_it_little(self) -> None:
+        """Else the first trials of a small pool end the search before it has begun."""
+        here = [1.0, 2.0, 3.0]
+        [turn] = reliabilities([rung(1, here), rung(2, here[::-1])])
+        assert turn > 0.8
+
     def test_it_is_that_of_a_doubling(self) -> None:
         """Noise that decorrelates as much over two doublings is half of it in each."""
         noise = random.Random(0)
