@@ -226,16 +226,14 @@ def _serve(control: Control, objective: Objective) -> None:
                 handle = reduction.recv_handle(control)
             except (EOFError, OSError):
                 return  # the worker is gone; the ranks notice it themselves
-            log = late.open_log()
 
-            def run(handle: int = handle, spec: RankSpec = spec, log: int | None = log) -> None:
+            def run(handle: int = handle, spec: RankSpec = spec) -> None:
                 warn_once(shown)
-                run_rank(channel_from(handle), spec, objective, ImportLog(log))
+                run_rank(channel_from(handle), spec, objective, ImportLog(late.descriptor))
 
             pid = fork(run)
             os.close(handle)
             children[pid] = key
-            late.watch(pid, log)
             control.send(("forked", key, pid))
         elif late.pending:
             late.import_next()
@@ -248,5 +246,4 @@ def _serve(control: Control, objective: Objective) -> None:
                 os.killpg(pid, signal.SIGKILL)  # its child processes, too
             _, status = os.waitpid(pid, 0)
             control.send(("exited", children.pop(pid), os.waitstatus_to_exitcode(status)))
-            late.forget(pid)
         late.look()

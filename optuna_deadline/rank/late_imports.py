@@ -26,43 +26,35 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 _PROBE_SECONDS = 30.0
-_MAX_BYTES = 1 << 20  # of one reading of a log
 _TASKS, _FILES = Path("/proc/self/task"), Path("/proc/self/fd")
 _INSTALLED = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_GOOD, _BAD = "+", "-"
 
 
 class ImportLog:
-    """Writes the modules that a rank has imported since its fork to a file of the fork server.
+    """Writes the modules that a rank has imported since its fork to a file of the fork server."""
 
-    Args:
-        descriptor: The file; None to write nothing.
-    """
-
-    def __init__(self, descriptor: int | None = None) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._known = set(sys.modules)
 
     def write(self) -> None:
         """Write the modules that are new since the last call."""
-        if self._descriptor is None:
-            return
         new = {name: one for name, one in list(sys.modules.items()) if name not in self._known}
         self._known.update(new)
         names = [name for name, module in new.items() if _is_installed(name, module)]
         if names:
-            with suppress(OSError):  # a full disk
-                os.write(self._descriptor, f"{json.dumps(names)}\n".encode())
+            _write(self._descriptor, names)
 
 
 class LateImports:
@@ -70,73 +62,67 @@ class LateImports:
 
     Args:
         fork: Forks a child of the server that runs a function and exits; returns its process id.
+
+    Attributes:
+        descriptor: The file in which ranks write modules, and the probe the result of each.
     """
 
     def __init__(self, fork: Callable[[Callable[[], None]], int]) -> None:
         self._fork = fork
-        self._logs: dict[int, _Lines] = {}  # by the process id of the rank
-        self._wanted: dict[str, None] = {}  # in the order of their imports
+        self.descriptor = _new_file()
+        self._read = 0  # bytes; the position of the file is the writers'
         self._known: set[str] = set()
+        self._wanted: list[str] = []  # in the order of their imports
+        self._probing: list[str] = []  # by the present probe, without those that it has tried
         self._proven: deque[str] = deque()
-        self._probe: _Probe | None = None
-
-    def open_log(self) -> int | None:
-        """The descriptor of a new log for the next rank; None if no file can be created."""
-        with suppress(OSError), tempfile.TemporaryFile() as file:
-            return os.dup(file.fileno())
-        return None  # the disk is full, for example: ranks import for themselves
-
-    def watch(self, pid: int, descriptor: int | None) -> None:
-        """Read a log while its rank runs."""
-        if descriptor is not None:
-            self._logs[pid] = _Lines(descriptor)
-
-    def forget(self, pid: int) -> None:
-        """Read the rest of the log of a rank that has ended."""
-        if (log := self._logs.pop(pid, None)) is not None:
-            self._take(log)
-            log.close()
-
-    def _take(self, log: _Lines) -> None:
-        for line in log.read():
-            self.want(json.loads(line))
-
-    def want(self, names: Iterable[str]) -> None:
-        """Import these modules, if the probe succeeds."""
-        new = [name for name in names if name not in self._known]
-        self._known.update(new)
-        self._wanted.update(dict.fromkeys(new))
+        self._probe: tuple[int, float] | None = None  # its process, and when it is killed
 
     @property
     def pending(self) -> bool:
         """Whether :meth:`import_next` has something to do."""
         return bool(self._proven)
 
+    def want(self, names: Iterable[str], again: bool = False) -> None:
+        """Import these modules if the probe succeeds; each is tried once, or again."""
+        self._wanted += [name for name in names if again or name not in self._known]
+        self._known.update(names)
+
     def look(self) -> None:
-        """Read the logs, start a probe, or take its result."""
-        for log in self._logs.values():
-            self._take(log)
-        if self._probe is not None and self._probe.ended():
-            for name, good in self._probe.results():
-                del self._wanted[name]
-                if good:
-                    self._proven.append(name)
+        """Read the file, and start or end a probe."""
+        ended = self._probe is not None and _has_ended(*self._probe)
+        refused = False  # a probe ends at the first module that does not pass
+        for line in self._new_lines():
+            if isinstance(line, list):
+                self.want(line)
+                continue
+            [(name, good)] = line.items()
+            self._probing.remove(name)
+            refused = not good
+            if good:
+                self._proven.append(name)
+        if ended:
             self._probe = None
+            # It died or hung in the next module, which is left out like one that is refused.
+            self.want(self._probing if refused else self._probing[1:], again=True)
         if self._probe is None and not self._proven:
-            for name in [name for name in self._wanted if name in sys.modules]:
-                del self._wanted[name]
-            if self._wanted and (descriptor := self.open_log()) is not None:
-                self._probe = _Probe(self._fork, tuple(self._wanted), descriptor)
+            self._probing = [name for name in self._wanted if name not in sys.modules]
+            self._wanted = []
+            if names := tuple(self._probing):
+                pid = self._fork(lambda: probe(names, self.descriptor))
+                self._probe = pid, time.monotonic() + _PROBE_SECONDS
+
+    def _new_lines(self) -> Iterator[Any]:
+        new = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, self._read)
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        yield from map(json.loads, whole.splitlines())
 
     def import_next(self) -> None:
         """Import the next module that has passed the probe."""
-        name = self._proven.popleft()
-        if name in sys.modules:
-            return
         gc.disable()
         show, warnings.showwarning = warnings.showwarning, _show_nothing  # a rank has shown it
         try:
-            importlib.import_module(name)
+            importlib.import_module(self._proven.popleft())
         except BaseException:  # it passed the probe, so this is bad luck; ranks import it
             pass
         finally:
@@ -146,59 +132,46 @@ class LateImports:
             gc.enable()
 
 
-class _Probe:
-    """A child process that imports modules and writes down the result of each."""
-
-    def __init__(
-        self,
-        fork: Callable[[Callable[[], None]], int],
-        names: tuple[str, ...],
-        descriptor: int,
-    ) -> None:
-        self._names, self._lines = names, _Lines(descriptor)
-        self._until = time.monotonic() + _PROBE_SECONDS
-        self._pid = fork(lambda: probe(names, descriptor))
-
-    def ended(self) -> bool:
-        """Whether the process has ended; it is killed when it takes too long."""
-        if time.monotonic() > self._until:
-            os.killpg(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            return True
-        return os.waitpid(self._pid, os.WNOHANG) != (0, 0)
-
-    def results(self) -> list[tuple[str, bool]]:
-        """Each module that was tried, and whether it passed; the last one may not have ended."""
-        marks = self._lines.read()
-        self._lines.close()
-        found = [(name, mark == _GOOD) for name, mark in zip(self._names, marks, strict=False)]
-        if len(found) < len(self._names) and not (found and not found[-1][1]):
-            found.append((self._names[len(found)], False))
-        return found
+def _new_file() -> int:
+    """A file without a name. All processes share its position, so they append to it."""
+    with suppress(OSError), tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+    return os.open(os.devnull, os.O_RDWR)  # a full disk: ranks import for themselves
 
 
 def probe(names: Iterable[str], descriptor: int) -> None:
-    """Import modules in order until one leaves more behind than itself.
+    """Import modules in order until one fails or leaves more behind than itself.
 
     Args:
         names: The modules.
-        descriptor: A file that gets a line for each: "+" if it passed, "-" otherwise.
+        descriptor: A file that gets each name with whether it passed.
     """
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
     before = _left_behind()
     for name in names:
-        try:
+        good = False
+        with suppress(BaseException):
             importlib.import_module(name)
-        except BaseException:
-            os.write(descriptor, f"{_BAD}\n".encode())
-            return
-        now = _left_behind()
-        good = all(now[what] == was for what, was in before.items())
-        os.write(descriptor, f"{_GOOD if good else _BAD}\n".encode())
+            now = _left_behind()
+            good = all(now[what] == was for what, was in before.items())
+        _write(descriptor, {name: good})
         if not good:
             return
+
+
+def _has_ended(pid: int, until: float) -> bool:
+    """Whether a probe has ended; it is killed when it takes too long."""
+    if time.monotonic() > until:
+        os.killpg(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[0] == pid
+    return os.waitpid(pid, os.WNOHANG)[0] == pid
+
+
+def _write(descriptor: int, line: object) -> None:
+    with suppress(OSError):
+        os.write(descriptor, f"{json.dumps(line)}\n".encode())
 
 
 def _left_behind() -> dict[str, object]:
@@ -218,30 +191,10 @@ def _left_behind() -> dict[str, object]:
 def _is_installed(name: str, module: ModuleType | None) -> bool:
     """Whether a module belongs to an installed package and can be imported by its name."""
     spec = getattr(module, "__spec__", None)
-    if spec is None or spec.name != name:
+    if spec is None or spec.name != name or spec.origin is None:
         return False
-    origin = spec.origin
-    return origin is not None and (origin == "built-in" or origin.startswith(_INSTALLED))
+    return bool(spec.origin == "built-in" or spec.origin.startswith(_INSTALLED))
 
 
 def _show_nothing(*args: object, **kwargs: object) -> None:
     """Replaces ``warnings.showwarning``."""
-
-
-class _Lines:
-    """The lines of a file that another process writes; its position is shared, so it stays."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._read = 0
-
-    def read(self) -> list[str]:
-        """The lines that are complete since the last call."""
-        new = os.pread(self.descriptor, _MAX_BYTES, self._read)
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode().splitlines()
-
-    def close(self) -> None:
-        """Close this process's descriptor."""
-        os.close(self.descriptor)

@@ -54,7 +54,7 @@ def fork(run):
 late_imports._PROBE_SECONDS = 0.5
 late = late_imports.LateImports(fork)
 late.want(sys.argv[1:])
-while late._wanted or late.pending:
+while late._wanted or late._probing or late.pending:
     late.look()
     if late.pending:
         late.import_next()
