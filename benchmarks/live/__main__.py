@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import optuna
@@ -30,6 +31,8 @@ from benchmarks.live.pace import Paces, paces
 from benchmarks.live.reports import read
 from benchmarks.measuring import Progress, machine, output_file, with_error, write_json
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.reader import read_history
+from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
 from optuna_deadline.simulation.comparison import Estimate
 
 _PATIENCE = 120.0  # seconds after the deadline at which running processes are killed
@@ -60,6 +63,7 @@ class Outcome:
     trials: int
     epochs: int
     share: float = 0.0
+    usage: dict[str, float] | None = None  #: where the slots' time went, with workers
 
 
 def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> Outcome:
@@ -95,6 +99,7 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
             trained += read(Path(folder), deadline)
             overshoot = max(_returned(process, deadline) for process in processes)
             gone = time.time() - deadline
+            usage = asdict(slot_usage(read_history(study))) if name == _REFERENCE else None
         finally:
             for process in processes:
                 process.kill()
@@ -110,6 +115,7 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
         sum(bool(mine) for _, mine in trained),
         len(values),
         useful / (slots * seconds),
+        usage,
     )
 
 
@@ -154,9 +160,14 @@ def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "epochs": Estimate.of([float(one.epochs) for one in those]).mean,
                     "share": Estimate.of([one.share for one in those]).mean,
                     "seeds": len(those),
+                    "usage": _mean_usage([one.usage for one in those if one.usage]),
                 }
             )
     return rows
+
+
+def _mean_usage(found: Sequence[dict[str, float]]) -> dict[str, float] | None:
+    return {key: fmean(one[key] for one in found) for key in found[0]} if found else None
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -181,6 +192,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         )
     screen = Console()
     (screen if screen.is_terminal else Console(width=_PIPED)).print(table)
+    for row in rows:
+        if row["usage"] is not None:
+            print(f"{row['contender']}, {row['seconds']:g} s: {SlotUsage(**row['usage'])}")
 
 
 def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]:
