@@ -132,6 +132,11 @@ def trained_steps(step: int, first: int) -> int:
     return step + 1 - min(1, first)
 
 
+def reported_step(trained: int, first: int) -> int:
+    """The step that a trial reports after so many trained steps: the inverse of the above."""
+    return trained - trained_steps(0, first)
+
+
 def step_before(steps: Iterable[int]) -> int:
     """The step before the first trained one, by the steps of a trial's reports.
 

@@ -111,7 +111,7 @@ def known_curves(history: History) -> dict[int, Curve]:
     If steps count from 0, a report of step 0 comes after one step. A plain study's trials, which
     have no other measure of their training, count from their first step.
     """
-    before = min(1, first_step(history)) - 1
+    before = -trained_steps(0, first_step(history))
     if history.plain:
         curves = history.curves_by_trial.values()
         before = step_before_all([row.step for row in rows] for rows in curves)

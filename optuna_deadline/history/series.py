@@ -47,19 +47,25 @@ def _accumulate(changes: list[tuple[float, int]]) -> StepFunction:
     return steps
 
 
-def slots_starting_or_stopping(history: History) -> StepFunction:
-    """The number of held slots that were starting or stopping, from each change on.
+def training_of(row: SegmentRow, now: float) -> tuple[float, float, float]:
+    """When a segment's start-up ended, when it began to stop, and when it ended; at most now.
 
     The start-up time of a running segment is known from its first step on; until then, all of its
     time counts as starting.
     """
+    end = now if row.ended is None else min(now, row.ended)
+    begun = end if row.startup is None else min(end, row.granted + row.startup)
+    return begun, max(begun, end - (row.stop or 0.0)), end
+
+
+def slots_starting_or_stopping(history: History) -> StepFunction:
+    """The number of held slots that were starting or stopping, from each change on."""
     changes: list[tuple[float, int]] = []
     for row in history.segments:
-        end = history.end if row.ended is None else row.ended
-        begun = row.granted + row.startup if row.startup is not None else end
-        changes += [(row.granted, row.slots), (min(begun, end), -row.slots)]
-        if row.stop and begun < end:
-            changes += [(max(begun, end - row.stop), row.slots), (end, -row.slots)]
+        begun, leaving, end = training_of(row, history.end)
+        changes += [(row.granted, row.slots), (begun, -row.slots)]
+        if leaving < end:
+            changes += [(leaving, row.slots), (end, -row.slots)]
     return _accumulate(changes)
 
 

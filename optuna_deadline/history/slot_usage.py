@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from optuna_deadline.history.records import History
-from optuna_deadline.history.series import available_slots, integral, slots_in_use
+from optuna_deadline.history.series import available_slots, integral, slots_in_use, training_of
 from optuna_deadline.history.text import format_percent
 
 
@@ -39,9 +39,8 @@ def slot_usage(history: History) -> SlotUsage:
     loading = integral(available, begin, min(first, end))
     starting = stopping = 0.0
     for row in history.segments:
-        until = min(end, end if row.ended is None else row.ended)
-        begun = until if row.startup is None else min(until, row.granted + row.startup)
+        begun, leaving, until = training_of(row, end)
         starting += row.slots * (begun - row.granted)
-        stopping += row.slots * min(row.stop or 0.0, until - begun)
+        stopping += row.slots * (until - leaving)
     training = max(0.0, held - starting - stopping)
     return SlotUsage(loading, starting, training, stopping, max(0.0, total - held - loading))

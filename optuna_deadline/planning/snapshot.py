@@ -12,7 +12,7 @@ from operator import attrgetter
 from optuna_deadline.allocation.records import ALIVE, PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
-from optuna_deadline.forecasting.reporting import trained_steps
+from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
     Overhead,
@@ -155,7 +155,7 @@ class SnapshotReader:
 
     def own_step(self, trained: int) -> int:
         """The objective's step after so many trained steps."""
-        return trained - 1 + min(1, self._reports.first)
+        return reported_step(trained, self._reports.first)
 
     def begin_term(self) -> None:
         """Read every trial at the next reading: some may have ended under another planner."""

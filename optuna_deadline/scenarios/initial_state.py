@@ -13,6 +13,7 @@ from statistics import median
 from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.reporting import trained_steps
 from optuna_deadline.history.forecast import first_step, known_curves
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, measure
@@ -157,7 +158,7 @@ class InitialState:
     @cached_property
     def shift(self) -> int:
         """The offset from the study's own steps to trained steps."""
-        return 1 - min(1, first_step(self.history))
+        return trained_steps(0, first_step(self.history))
 
 
 def _machines(history: History) -> dict[str, int]:
