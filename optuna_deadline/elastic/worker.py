@@ -212,14 +212,15 @@ class ElasticWorker:
             max_slots=self.terms.max_slots,
             keep_all=keeps_all_checkpoints(self.study),
         )
-        leader = PoolLeader(self.table, self._divider, agent.id)
+        interval = max(0.5, poll)
+        leader = PoolLeader(self.table, self._divider, agent.id, interval=interval)
         ticks = (leader.tick, planner.tick)
 
         def planned(began: float) -> None:
             if planner.is_elected:
                 agent.plan_made(began, planner.looks)
 
-        thread = planner_thread(ticks, max(0.5, poll), agent.wake, planned)
+        thread = planner_thread(ticks, interval, agent.wake, planned)
         publisher = dashboard_publisher(
             self._engine, self.study, self.table, self.terms, planner, wanted=self._publish
         )

@@ -56,6 +56,7 @@ class PoolLeader:
         divider: Decides; it sees snapshots only.
         worker_id: The worker that this leader belongs to.
         clock: A monotonic clock in seconds, for the time between two elections.
+        interval: Seconds between two looks at the pool.
     """
 
     def __init__(
@@ -64,11 +65,14 @@ class PoolLeader:
         divider: Divider,
         worker_id: str,
         clock: Callable[[], float] = time.monotonic,
+        interval: float = 0.0,
     ) -> None:
         self._table = table
         self._divider = divider
         self._worker_id = worker_id
         self._clock = clock
+        self._interval = interval
+        self._next_look = 0.0
         self._term: int | None = None
         self._next_election = 0.0
         self._next_account = 0.0
@@ -78,6 +82,9 @@ class PoolLeader:
     def tick(self) -> bool:
         """Divide once if this leader is elected; returns whether a slot was lent anew."""
         now = self._clock()
+        if now < self._next_look:  # planners tick after each report
+            return False
+        self._next_look = now + self._interval
         if now >= self._next_election:
             self._term = self._table.elect_leader(self._worker_id)
             self._next_election = now + self._table.ttl / 6

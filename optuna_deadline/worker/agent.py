@@ -154,7 +154,8 @@ class Agent:
             self._parking,
             self._cross_host.leader,
         )
-        self._outbox = Outbox(table, self.id, self._parking, replan)
+        self._outbox = Outbox(table, self.id, self._parking, self._note_change)
+        self._replan, self._plan_outdated = replan, False
         self._table_thread = PeriodicThread("table", self._table_pass)
 
     @property
@@ -314,11 +315,17 @@ class Agent:
                 is_open = self.leaving is None and self._may_start()
                 self._cross_host.reconcile(orders, self._renew, open=is_open)
             self._lease_clock.record_database_answer()
+            if self._plan_outdated:  # now, so that plans do not delay what starts in this pass
+                self._plan_outdated = False
+                self._replan()
         except DATABASE_ERRORS as error:
             self._lease_clock.record_database_error(error)
             self._next_poll = time.monotonic() + 0.5
             time.sleep(0.1)
         return max(0.0, min(self._next_poll - time.monotonic(), _POLL_SECONDS))
+
+    def _note_change(self) -> None:
+        self._plan_outdated = True
 
     def _sweep_after(self, gang: Gang) -> None:
         """Delete files of trials that have ended here, except those that rows name."""

@@ -69,9 +69,9 @@ class PendingWrites:
             until: No further batch begins after this, on the monotonic clock.
 
         Returns:
-            Whether anything was written.
+            Whether reports were written, which the next plan reads.
         """
-        wrote = False
+        reported = False
         while self._take_batch():
             while self._reports or self._checkpoints:
                 some = self._reports[:MAX_REPORTS]
@@ -84,13 +84,13 @@ class PendingWrites:
             if self._uncopied:
                 copy(self._uncopied)
                 self._uncopied = []
+                reported = True
             if self._next_action is not None:
                 self._next_action()
                 self._next_action = None
-            wrote = True
             if time.monotonic() >= until:
                 break
-        return wrote
+        return reported
 
     def _take_batch(self) -> bool:
         """Take the messages up to the next one that must wait for them."""

@@ -146,3 +146,12 @@ def test_a_drained_hosts_slots_are_lent_to_nobody(lab: Lab) -> None:
     leader = PoolLeader(lab.table, EvenDivider(), "b", lambda: lab.now)
     leader.tick()
     assert sorted(slot.lent_to or 0 for slot in lab.table.slots() if slot.host == "b") == [1, 2]
+
+
+def test_a_leader_looks_at_the_pool_once_an_interval(lab: Lab) -> None:
+    leader = PoolLeader(lab.table, EvenDivider(), "a", lambda: lab.now, interval=1.0)
+    assert not leader.tick()
+    lab.open(study=2).register("a2", "a", 2, [], 2)
+    assert not leader.tick(), "planners tick after each report"
+    lab.now += 1.0
+    assert leader.tick()

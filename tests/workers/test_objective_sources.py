@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import source_of
 
-pytestmark = pytest.mark.nightly_but(r"guarded|said_by")
+pytestmark = pytest.mark.nightly_but(r"guarded|said_by|is_kept")
 
 OBJECTIVE = """
 import gc
@@ -181,6 +183,29 @@ def test_an_objective_that_does_not_load_is_said_by_the_worker(tmp_path: Path) -
     with pytest.raises(DeadlineError, match="a_library_that_is_not_here"):
         fork_server.poll_ready(timeout=20)
     assert not fork_server.alive
+
+
+REPEATED = """
+import resource
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = [bytearray(b"x") * (4 << 20) for _ in range(8)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+raise RuntimeError(f"again {[faults() for _ in range(3)][-1]} faults")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+def test_memory_of_a_training_step_is_kept_for_the_next(tmp_path: Path) -> None:
+    (tmp_path / "repeated.py").write_text(REPEATED)
+    fork_server = ForkServer(source_of(f"{tmp_path}/repeated.py:objective"))
+    with pytest.raises(DeadlineError, match=r"again \d+ faults") as refused:
+        fork_server.poll_ready(timeout=20)
+    [count] = re.findall(r"again (\d+) faults", str(refused.value))
+    assert int(count) < 1000, "32 MiB are 8,192 pages"
 
 
 INTERRUPTED = """

@@ -128,7 +128,8 @@ def test_a_turn_ends_when_its_time_is_up_and_the_rest_has_the_next() -> None:
         add(backlog, database, "ask", place)
         add(backlog, database, "report", place)
     for turn in range(1, 4):
-        assert backlog.write(database.store, database.copy, -math.inf)
+        written = backlog.write(database.store, database.copy, -math.inf)
+        assert written == (turn > 1), "only a report needs a new plan"
         assert sum(kind == "ask" for kind, _ in database.log) == turn
     assert backlog, "a report was said after the last question"
     backlog.clear()
