@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.live.__main__ import Outcome, earlier, figures, main
+from benchmarks.live.__main__ import Outcome, earlier, figures, lead, main
 from benchmarks.live.contender import missing
-from benchmarks.live.reports import Report, append, read
+from benchmarks.live.reports import Report, append, improvements, read
 from optuna_deadline.errors import DeadlineError
 
 pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.timeout(400)]
+
+
+EMPTY = {"outcomes": [], "task": "digits", "slots": 2, "epoch_seconds": {"16": 0.2}, "rows": []}
 
 
 def _outcome(contender: str, seed: int, value: float | None) -> Outcome:
@@ -52,13 +55,11 @@ def test_a_run_goes_on_where_it_was_cut(
 ) -> None:
     file = tmp_path / "live.json"
     kept = [asdict(_outcome("plain", seed, 0.9)) for seed in range(2)]
-    file.write_text(
-        json.dumps({"outcomes": kept, "slots": 2, "epoch_seconds": {"16": 0.2}, "rows": []})
-    )
+    file.write_text(json.dumps(EMPTY | {"outcomes": kept}))
     main(["--deadline", "30", "--seeds", "2", "--contender", "plain", "--json", str(file)])
     assert "0.9000" in capsys.readouterr().out  # both seeds were there, and nothing trained
-    with pytest.raises(DeadlineError, match="2 slots, not 1"):
-        earlier(file, slots=1)
+    with pytest.raises(DeadlineError, match="digits on 2 slots, not with bytes on 2"):
+        earlier(file, "bytes", slots=2)
 
 
 @pytest.mark.skipif(missing("ray_asha") is None, reason="Ray Tune is installed")
@@ -66,16 +67,31 @@ def test_who_is_not_installed_is_left_out_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "live.json"
-    written = {"outcomes": [], "slots": 2, "epoch_seconds": {"16": 0.2}, "rows": []}
-    file.write_text(json.dumps(written))
+    file.write_text(json.dumps(EMPTY))
     main(["--deadline", "30", "--contender", "ray_asha", "--json", str(file)])
     said = capsys.readouterr().out
     assert "ray_asha is left out" in said and 'pip install "ray[tune]"' in said
 
 
-def test_reports_count_by_trial_until_the_deadline(tmp_path: Path) -> None:
-    assert read(tmp_path, until=10.0) == []  # nobody has reported
-    for at, trial, step, value in ((1.0, "a", 1, 0.2), (2.0, "b", 1, 0.3), (3.0, "a", 2, 0.4)):
-        append(tmp_path, Report(at, trial, step, 16, value))
-    append(tmp_path, Report(11.0, "b", 2, 16, 0.9))
-    assert read(tmp_path, until=10.0) == [(16, {1: 0.2, 2: 0.4}), (16, {1: 0.3})]
+@pytest.mark.parametrize(
+    ("direction", "values"), [("maximize", [0.2, 0.3, 0.4]), ("minimize", [0.2])]
+)
+def test_the_best_value_so_far_is_read_from_the_reports(
+    direction: str, values: list[float], tmp_path: Path
+) -> None:
+    assert read(tmp_path) == []  # nobody has reported
+    for at, trial, step, value in ((12.0, "b", 1, 0.3), (11.0, "a", 1, 0.2), (13.0, "a", 2, 0.4)):
+        append(tmp_path, Report(at, trial, step, value, 16))
+    found = improvements(read(tmp_path), 10.0, maximize=direction == "maximize")
+    assert [value for _, value in found] == values
+    assert found[0] == (1.0, 0.2)
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_lead_is_the_time_at_which_ours_had_the_best_peers_value(direction: str) -> None:
+    sign = 1.0 if direction == "maximize" else -1.0
+    ours = replace(_outcome("elastic", 0, sign), improved=[(6.0, 0.5 * sign), (15.0, sign)])
+    peers = [_outcome("optuna_median", 0, 0.7 * sign), _outcome("plain", 0, 2.0 * sign)]
+    assert lead([ours, *peers], 30.0, direction) == [0.5], "plain is ours"
+    ahead = _outcome("ray_asha", 0, 1.1 * sign)
+    assert lead([ours, *peers, ahead], 30.0, direction) == [None]

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.live [--quick] [--json F]``: the best value at the deadline.
+"""``python -m benchmarks.live [--task T] [--quick] [--json F]``: the best value at the deadline.
 
-Every contender tunes the demo's network on the slots of this machine, one after the other, in a
+Every contender tunes a task of the demo on the slots of this machine, one after the other, in a
 random order for each seed. The result is the best value that any trial has reported by the
 deadline, whether its checkpoint was saved or not.
 """
@@ -23,12 +23,15 @@ from statistics import fmean
 from typing import Any
 
 import optuna
+from optuna.study import StudyDirection
+from optuna_deadline_demo import TASKS
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.live.contender import CONTENDERS, OVER, READY, missing
 from benchmarks.live.pace import Paces, paces
-from benchmarks.live.reports import read
+from benchmarks.live.picture import draw
+from benchmarks.live.reports import Report, improvements, read
 from benchmarks.measuring import Progress, machine, output_file, with_error, write_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
@@ -37,6 +40,8 @@ from optuna_deadline.simulation.comparison import Estimate
 
 _PATIENCE = 120.0  # seconds after the deadline at which running processes are killed
 _REFERENCE = "elastic"
+_OURS = (_REFERENCE, "plain")
+_NOTHING = {"maximize": 0.0, "minimize": 8.0}  #: the value of a model that has learned nothing
 _PIPED = 120  #: columns if the output is not a terminal
 
 
@@ -51,7 +56,10 @@ class Outcome:
         gone: The same for the exit of its last process, which torch delays by 1 s to 2 s.
         trials: The trials that had reported by the deadline.
         epochs: The epochs of these trials.
-        share: The time of these epochs alone on one slot each, as a share of the slots' time.
+        share: The time of these epochs alone on one slot each, as a share of the slots' time; 0
+            where that is not known.
+        improved: The best value so far, with the seconds at which each was reported.
+        usage: Where the slots' time went, with workers.
     """
 
     contender: str
@@ -63,10 +71,16 @@ class Outcome:
     trials: int
     epochs: int
     share: float = 0.0
-    usage: dict[str, float] | None = None  #: where the slots' time went, with workers
+    improved: Sequence[Sequence[float]] = ()
+    usage: dict[str, float] | None = None
+
+    def when(self, value: float, maximize: bool) -> float | None:
+        """The seconds at which it had a value at least as good; None if never."""
+        sign = 1.0 if maximize else -1.0
+        return next((at for at, mine in self.improved if sign * mine >= sign * value), None)
 
 
-def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> Outcome:
+def contend(name: str, task: str, seconds: float, seed: int, slots: int, alone: Paces) -> Outcome:
     """Run one contender until a deadline."""
     count = slots if CONTENDERS[name][1] else 1
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +88,7 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
         processes = [
             subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "benchmarks.live.contender", name, url),
+                    *(sys.executable, "-m", "benchmarks.live.contender", name, task, url),
                     *(str(seed * slots + index), str(slots), folder),
                 ],
                 stdin=subprocess.PIPE,
@@ -85,44 +99,54 @@ def contend(name: str, seconds: float, seed: int, slots: int, alone: Paces) -> O
             for index in range(count)
         ]
         try:
-            study = _start(processes, url)
+            study = _start(processes, url, TASKS[task].direction)
             deadline = time.time() + seconds
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.write(f"{deadline} {seconds}\n")
                 process.stdin.flush()
             time.sleep(max(0.0, deadline - time.time()))
-            trained = [
-                (int(trial.params.get("width", 0)), trial.intermediate_values)
-                for trial in study.get_trials()
-            ]
-            trained += read(Path(folder), deadline)
             overshoot = max(_returned(process, deadline) for process in processes)
             gone = time.time() - deadline
-            usage = asdict(slot_usage(read_history(study))) if name == _REFERENCE else None
+            usage = None
+            if name == _REFERENCE:
+                history = read_history(study)
+                usage = asdict(slot_usage(history))
+                widths = {one.number: one.params.get("width") for one in study.get_trials()}
+                reports = [
+                    Report(row.at, str(row.number), row.step, row.value, widths[row.number])
+                    for row in history.reports
+                ]
+            else:
+                reports = read(Path(folder))
         finally:
             for process in processes:
                 process.kill()
-    values = [value for _, mine in trained for value in mine.values()]
-    useful = sum(alone[width] * len(mine) for width, mine in trained if mine)
+    reports = [report for report in reports if report.at <= deadline]
+    improved = improvements(
+        reports, deadline - seconds, maximize=TASKS[task].direction == "maximize"
+    )
     return Outcome(
         name,
         seconds,
         seed,
-        max(values, default=None),
+        improved[-1][1] if improved else None,
         overshoot,
         gone,
-        sum(bool(mine) for _, mine in trained),
-        len(values),
-        useful / (slots * seconds),
+        len({report.trial for report in reports}),
+        len(reports),
+        sum(alone.get(report.width or 0, 0.0) for report in reports) / (slots * seconds),
+        improved,
         usage,
     )
 
 
-def _start(processes: Sequence[subprocess.Popen[str]], url: str) -> optuna.Study:
+def _start(processes: Sequence[subprocess.Popen[str]], url: str, direction: str) -> optuna.Study:
     """Wait until all processes are ready; return the study that they share."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(study_name="live", storage=url, direction="maximize")
+    study = optuna.create_study(
+        study_name="live", storage=url, direction=StudyDirection[direction.upper()]
+    )
     for process in processes:
         assert process.stdout is not None
         if process.stdout.readline().strip() != READY:
@@ -139,20 +163,20 @@ def _returned(process: subprocess.Popen[str], deadline: float) -> float:
     return (float(times[-1]) if times else time.time()) - deadline
 
 
-def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def figures(outcomes: Sequence[Outcome], direction: str = "maximize") -> list[dict[str, Any]]:
     """By deadline and contender: means, and the paired difference of values to ours."""
-    rows = []
+    rows, nothing = [], _NOTHING[direction]
     for seconds in sorted({one.seconds for one in outcomes}):
         mine = [one for one in outcomes if one.seconds == seconds]
-        ours = {one.seed: one.value or 0.0 for one in mine if one.contender == _REFERENCE}
+        ours = {one.seed: _value(one, nothing) for one in mine if one.contender == _REFERENCE}
         for name in dict.fromkeys(one.contender for one in mine):
             those = [one for one in mine if one.contender == name]
-            gaps = [(one.value or 0.0) - ours[one.seed] for one in those if one.seed in ours]
+            gaps = [_value(one, nothing) - ours[one.seed] for one in those if one.seed in ours]
             rows.append(
                 {
                     "contender": name,
                     "seconds": seconds,
-                    "value": asdict(Estimate.of([one.value or 0.0 for one in those])),
+                    "value": asdict(Estimate.of([_value(one, nothing) for one in those])),
                     f"difference_to_{_REFERENCE}": asdict(Estimate.of(gaps)) if gaps else None,
                     "overshoot": max(one.overshoot for one in those),
                     "gone": max(one.gone for one in those),
@@ -164,6 +188,29 @@ def figures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _value(outcome: Outcome, nothing: float) -> float:
+    return nothing if outcome.value is None else outcome.value
+
+
+def lead(outcomes: Sequence[Outcome], seconds: float, direction: str) -> list[float | None]:
+    """By seed, the share of the time after which ours had the best peer's final value.
+
+    None where it never had.
+    """
+    maximize, mine = direction == "maximize", [o for o in outcomes if o.seconds == seconds]
+    found = []
+    for ours in (one for one in mine if one.contender == _REFERENCE):
+        peers = [
+            one.value
+            for one in mine
+            if one.seed == ours.seed and one.contender not in _OURS and one.value is not None
+        ]
+        if peers:
+            at = ours.when(max(peers) if maximize else min(peers), maximize)
+            found.append(None if at is None else at / seconds)
+    return found
 
 
 def _mean_usage(found: Sequence[dict[str, float]]) -> dict[str, float] | None:
@@ -187,7 +234,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['gone']:+.1f} s",
             f"{row['trials']:.0f}",
             f"{row['epochs']:.0f}",
-            f"{100 * row['share']:.0f} %",
+            f"{100 * row['share']:.0f} %" if row["share"] else "",
             str(row["seeds"]),
         )
     screen = Console()
@@ -197,18 +244,30 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             print(f"{row['contender']}, {row['seconds']:g} s: {SlotUsage(**row['usage'])}")
 
 
-def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]:
+def say_lead(outcomes: Sequence[Outcome], direction: str) -> None:
+    """Print when ours had the best peer's final value."""
+    for seconds in sorted({one.seconds for one in outcomes}):
+        shares = lead(outcomes, seconds, direction)
+        if reached := [share for share in shares if share is not None]:
+            print(
+                f"{_REFERENCE} had the best peer's final value at {fmean(reached):.2f} of "
+                f"{seconds:g} s in the mean, with {len(reached)} of {len(shares)} seeds."
+            )
+
+
+def earlier(path: Path | None, task: str, slots: int) -> tuple[list[Outcome], Paces | None]:
     """The results in a file, and the seconds of an epoch when they were measured.
 
     Raises:
-        DeadlineError: They were measured with another number of slots.
+        DeadlineError: They were measured with another task or number of slots.
     """
     if path is None or not path.is_file():
         return [], None
     written = json.loads(path.read_text())
-    if written["slots"] != slots:
+    if (written["task"], written["slots"]) != (task, slots):
         raise DeadlineError(
-            f"{path} was measured on {written['slots']} slots, not {slots}: name another file."
+            f"{path} was measured with {written['task']} on {written['slots']} slots, not with "
+            f"{task} on {slots}: name another file."
         )
     alone = {int(width): seconds for width, seconds in written["epoch_seconds"].items()}
     return [Outcome(**one) for one in written["outcomes"]], alone
@@ -217,6 +276,7 @@ def earlier(path: Path | None, slots: int) -> tuple[list[Outcome], Paces | None]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the file lacks; print and write the results."""
     parser = argparse.ArgumentParser(prog="benchmarks.live", description=__doc__)
+    parser.add_argument("--task", choices=TASKS, default="digits")
     parser.add_argument("--deadline", type=float, action="append", help="in seconds; again")
     parser.add_argument("--seeds", type=int, help="10, or 2 with --quick")
     parser.add_argument("--slots", type=int, default=2, help="CPU slots")
@@ -225,10 +285,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--json", type=output_file, help="file for the figures; it is gone on with"
     )
+    parser.add_argument("--picture", type=output_file, help="draw the best value against time")
     given = parser.parse_args(arguments)
     deadlines = given.deadline or ([30.0] if given.quick else [30.0, 60.0, 120.0])
     seeds = given.seeds or (2 if given.quick else 10)
-    outcomes, alone = earlier(given.json, given.slots)
+    direction = TASKS[given.task].direction
+    outcomes, alone = earlier(given.json, given.task, given.slots)
     contenders = []
     for name in given.contender or CONTENDERS:
         if (lacking := missing(name)) is None:
@@ -236,8 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             print(f"{name} is left out, since there is no {lacking}.")
     progress = Progress()
-    progress.write_progress("an epoch of each network alone on each slot")
-    alone = alone or paces(given.slots)
+    if alone is None:
+        progress.write_progress("an epoch of each network alone on each slot")
+        alone = paces(given.slots) if given.task == "digits" else {}
     done = {(one.seconds, one.seed, one.contender) for one in outcomes}
     for seconds, seed in product(deadlines, range(seeds)):
         names = list(contenders)
@@ -246,17 +309,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if (seconds, seed, name) in done:
                 continue
             progress.write_progress(f"{name}, {seconds:g} s, seed {seed + 1} of {seeds}")
-            outcomes.append(contend(name, seconds, seed, given.slots, alone))
+            outcomes.append(contend(name, given.task, seconds, seed, given.slots, alone))
             written = {
-                "rows": figures(outcomes),
+                "rows": figures(outcomes, direction),
                 "outcomes": [asdict(one) for one in outcomes],
+                "task": given.task,
                 "slots": given.slots,
                 "epoch_seconds": alone,
                 "machine": machine("optuna", "torch"),
             }
             write_json(given.json, written)  # an interrupted run keeps its results
     progress.end()
-    show(figures(outcomes))
+    show(figures(outcomes, direction))
+    say_lead(outcomes, direction)
+    if given.picture is not None:
+        draw(outcomes, given.picture, direction)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,28 @@
 """One process of one contender: reports that it is ready, gets the deadline, and tunes.
 
-All contenders tune the demo's objective on one database. All imports happen before the clock
-starts, also those of our fork server; our ranks start within the time.
+All contenders tune the same task of the demo, on one database. All imports happen before the
+clock starts, also those of our fork server; our ranks start within the time.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, TPESampler
+from optuna_deadline_demo import TASKS
 
+from benchmarks.live.reports import Report, append
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
 from optuna_deadline.elastic import ElasticWorker, agree, prepare
 from optuna_deadline.elastic.arguments import preload
@@ -25,17 +30,17 @@ from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.devices import Offer
 
-OBJECTIVE = "optuna_deadline_demo.digits:objective"
 READY = "ready"
 OVER = "over"
 _RESOURCES = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
 
 
 @dataclass(frozen=True)
-class Task:
+class Contest:
     """The settings of one process.
 
     Attributes:
+        task: The name of the demo's task.
         url: The study's database.
         deadline: Seconds since the epoch.
         seconds: Seconds from the start to the deadline.
@@ -45,6 +50,7 @@ class Task:
         server: A fork server that has loaded the objective, for the contenders that need one.
     """
 
+    task: str
     url: str
     deadline: float
     seconds: float
@@ -53,6 +59,23 @@ class Task:
     folder: Path
     server: ForkServer | None = None
 
+    @cached_property
+    def objective(self) -> Any:
+        """What to train."""
+        return importlib.import_module(f"optuna_deadline_demo.{self.task}").objective
+
+    def logged(self, trial: optuna.Trial) -> float:
+        """Train a trial, and write each report with its time to a file."""
+        report = trial.report
+
+        def report_and_log(value: float, step: int) -> None:
+            found = Report(time.time(), str(trial.number), step, value, trial.params.get("width"))
+            append(self.folder, found)
+            report(value, step)
+
+        trial.report = report_and_log  # type: ignore[method-assign]
+        return float(self.objective(trial))
+
     def study(self, sampler: BaseSampler, pruner: BasePruner | None = None) -> optuna.Study:
         """The study of all processes of this contender."""
         return optuna.load_study(
@@ -60,54 +83,52 @@ class Task:
         )
 
 
-def elastic(task: Task) -> None:
+def elastic(contest: Contest) -> None:
     """Run this project with a worker that has all slots."""
-    study = task.study(sampler=DeadlineSampler(TPESampler(seed=task.seed)))
-    until = datetime.fromtimestamp(task.deadline, timezone.utc)
-    source, offer = _prepare(task.slots, task.folder)
+    study = contest.study(sampler=DeadlineSampler(TPESampler(seed=contest.seed)))
+    until = datetime.fromtimestamp(contest.deadline, timezone.utc)
+    source, offer = _prepare(contest.task, contest.slots, contest.folder)
     ElasticWorker(
         study, source, agree(study, until, None, _RESOURCES), offer=offer,
-        checkpoints=task.folder, fork_server=task.server,
+        checkpoints=contest.folder, fork_server=contest.server,
     ).run()  # fmt: skip
 
 
-def _prepare(slots: int, folder: Path) -> tuple[ObjectiveSource, Offer]:
-    return prepare(OBJECTIVE, None, slots, oversubscribe=True, checkpoints=folder)
+def _prepare(task: str, slots: int, folder: Path) -> tuple[ObjectiveSource, Offer]:
+    objective = TASKS[task].objective
+    return prepare(objective, None, slots, oversubscribe=True, checkpoints=folder)
 
 
-def plain(task: Task) -> None:
+def plain(contest: Contest) -> None:
     """Run this project without workers: pruner, sampler and gate in ``study.optimize``."""
-    from optuna_deadline_demo.digits import MAX_EPOCHS, objective
-
-    until = datetime.fromtimestamp(task.deadline, timezone.utc)
-    study = task.study(
-        sampler=DeadlineSampler(TPESampler(seed=task.seed)),
-        pruner=DeadlinePruner(until, max_resource=MAX_EPOCHS),
+    until = datetime.fromtimestamp(contest.deadline, timezone.utc)
+    study = contest.study(
+        sampler=DeadlineSampler(TPESampler(seed=contest.seed)),
+        pruner=DeadlinePruner(until, max_resource=contest.objective.max_epochs),
     )
-    study.optimize(objective, callbacks=[DeadlineGate()])
+    study.optimize(contest.logged, callbacks=[DeadlineGate()])
 
 
-def _optuna(pruner: Callable[[int], BasePruner]) -> Callable[[Task], None]:
-    def contend(task: Task) -> None:
-        from optuna_deadline_demo.digits import MAX_EPOCHS, objective
-
-        study = task.study(sampler=TPESampler(seed=task.seed), pruner=pruner(MAX_EPOCHS))
-        study.optimize(objective, timeout=task.seconds)
+def _optuna(pruner: Callable[[int], BasePruner]) -> Callable[[Contest], None]:
+    def contend(contest: Contest) -> None:
+        chosen = pruner(contest.objective.max_epochs)
+        study = contest.study(sampler=TPESampler(seed=contest.seed), pruner=chosen)
+        study.optimize(contest.logged, timeout=contest.seconds)
 
     return contend
 
 
-def _ray(resources: bool) -> Callable[[Task], None]:
-    def contend(task: Task) -> None:
+def _ray(resources: bool) -> Callable[[Contest], None]:
+    def contend(contest: Contest) -> None:
         from benchmarks.live import ray_tune
 
-        ray_tune.tune_until(task.seconds, task.seed, task.slots, task.folder, resources=resources)
+        ray_tune.tune_until(contest, resources=resources)
 
     return contend
 
 
 #: The contenders, and whether each needs a process for each slot.
-CONTENDERS: dict[str, tuple[Callable[[Task], None], bool]] = {
+CONTENDERS: dict[str, tuple[Callable[[Contest], None], bool]] = {
     "elastic": (elastic, False),
     "plain": (plain, True),
     "optuna_hyperband": (_optuna(lambda last: HyperbandPruner(max_resource=last)), True),
@@ -126,20 +147,22 @@ def missing(name: str) -> str | None:
 
 
 def main() -> None:
-    """Read ``NAME URL SEED SLOTS FOLDER``, and from standard input the deadline and the seconds.
+    """Read ``NAME TASK URL SEED SLOTS FOLDER``; from standard input, deadline and seconds.
 
     It prints a line when it is ready and when its call has returned.
     """
-    name, url, seed, slots, folder = sys.argv[1:]
+    name, task, url, seed, slots, folder = sys.argv[1:]
     contend, many = CONTENDERS[name]
     if many:
         import torch
-        from optuna_deadline_demo import digits  # noqa: F401  (what the objective needs)
 
         torch.set_num_threads(1)  # a slot is one core, as in this project
+    # Every contender has loaded the objective before its time runs.
     server = None
-    if name == "elastic":  # every contender has loaded the objective before its time runs
-        server = preload(*_prepare(int(slots), Path(folder)), "1h", Path(folder))
+    if name == "elastic":
+        server = preload(*_prepare(task, int(slots), Path(folder)), "1h", Path(folder))
+    else:
+        importlib.import_module(f"optuna_deadline_demo.{task}")
     if name.startswith("ray_"):
         from benchmarks.live import ray_tune
 
@@ -147,7 +170,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     print(READY, flush=True)
     deadline, seconds = map(float, sys.stdin.readline().split())
-    contend(Task(url, deadline, seconds, int(seed), int(slots), Path(folder), server))
+    contend(Contest(task, url, deadline, seconds, int(seed), int(slots), Path(folder), server))
     print(OVER, time.time(), flush=True)
 
 

@@ -38,7 +38,8 @@ def main() -> None:
     """Print the seconds of each width in one line."""
     import lightning as L
     import torch
-    from optuna_deadline_demo.digits import Digits, Net, _hush
+    from optuna_deadline_demo.digits import Digits, Net
+    from optuna_deadline_demo.training import QUIET, hush
 
     class Clock(L.Callback):
         def __init__(self) -> None:
@@ -47,15 +48,12 @@ def main() -> None:
         def on_train_epoch_end(self, *_: Any) -> None:
             self.ends.append(time.perf_counter())
 
-    _hush()
+    hush()
     torch.set_num_threads(1)
     found = []
     for width in WIDTHS:
         clock = Clock()
-        trainer = L.Trainer(
-            max_epochs=_EPOCHS, callbacks=[clock], accelerator="cpu", logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+        trainer = L.Trainer(max_epochs=_EPOCHS, callbacks=[clock], accelerator="cpu", **QUIET)
         trainer.fit(Net(width, 0.1, 0.01, 1e-4), datamodule=Digits())
         ends = clock.ends
         found.append(statistics.median(b - a for a, b in itertools.pairwise(ends)))

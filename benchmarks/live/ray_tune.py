@@ -1,4 +1,4 @@
-"""Ray Tune's contenders: its own loop, searcher and schedulers on the demo's network.
+"""Ray Tune's contenders: its own loop, searcher and schedulers on the demo's tasks.
 
 The program is typical for Ray's users: Lightning in a function that reports each epoch. Reports
 are also appended to a file with their times, since Ray has no Optuna study.
@@ -6,6 +6,7 @@ are also appended to a file with their times, since Ray has no Optuna study.
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 import time
@@ -17,11 +18,13 @@ import lightning as L
 import ray
 import torch
 from optuna.samplers import TPESampler
-from optuna_deadline_demo.digits import MAX_EPOCHS, Digits, Net, _hush
+from optuna_deadline_demo import TASKS
+from optuna_deadline_demo.training import QUIET, Objective, hush
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
+from benchmarks.live.contender import Contest
 from benchmarks.live.reports import Report, append
 
 _CHECKPOINT = "model.ckpt"
@@ -43,25 +46,27 @@ def start(slots: int) -> None:
 class _Told(L.Callback):
     """Reports each epoch to Ray, with a checkpoint if trials can move."""
 
-    def __init__(self, folder: str, saved: bool, width: int) -> None:
-        self._folder, self._saved, self._width = Path(folder), saved, width
+    def __init__(self, folder: str, saved: bool, monitor: str, width: int) -> None:
+        self._folder, self._saved = Path(folder), saved
+        self._monitor, self._width = monitor, width
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Report after the validation of the epoch."""
-        value = float(trainer.callback_metrics["val_acc"])
+        value = float(trainer.callback_metrics[self._monitor])
         epoch, name = trainer.current_epoch + 1, tune.get_context().get_trial_id()
-        append(self._folder, Report(time.time(), name, epoch, self._width, value))
+        append(self._folder, Report(time.time(), name, epoch, value, self._width))
         if not self._saved:
-            tune.report({"val_acc": value})
+            tune.report({self._monitor: value})
             return
         with tempfile.TemporaryDirectory() as folder:
             trainer.save_checkpoint(Path(folder) / _CHECKPOINT)
-            tune.report({"val_acc": value}, checkpoint=tune.Checkpoint.from_directory(folder))
+            tune.report({self._monitor: value}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-def train(config: dict[str, Any], *, folder: str, saved: bool) -> None:
+def train(config: dict[str, Any], *, task: str, folder: str, saved: bool) -> None:
     """The demo's objective, with Ray's parameters in place of a trial's suggestions."""
-    _hush()
+    objective = _objective(task)
+    hush()
     granted = tune.get_context().get_trial_resources() if saved else None
     torch.set_num_threads(int(granted.required_resources.get("CPU", 1)) if granted else 1)
     torch.manual_seed(0)
@@ -69,46 +74,48 @@ def train(config: dict[str, Any], *, folder: str, saved: bool) -> None:
     if checkpoint is not None:
         path = str(Path(checkpoint.to_directory()) / _CHECKPOINT)
     trainer = L.Trainer(
-        max_epochs=MAX_EPOCHS,
-        callbacks=[_Told(folder, saved, config["width"])],
+        max_epochs=objective.max_epochs,
+        callbacks=[_Told(folder, saved, objective.monitor, config["width"])],
         accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **QUIET,
+        **objective.options(config),
     )
-    trainer.fit(Net(**config), datamodule=Digits(), ckpt_path=path, weights_only=False)
+    data, model = objective.data(config), objective.network(**config)
+    trainer.fit(model, datamodule=data, ckpt_path=path, weights_only=False)
 
 
-def tune_until(seconds: float, seed: int, slots: int, folder: Path, *, resources: bool) -> None:
+def _objective(task: str) -> Objective:
+    found: Objective = importlib.import_module(f"optuna_deadline_demo.{task}").objective
+    return found
+
+
+def tune_until(contest: Contest, *, resources: bool) -> None:
     """Tune until Ray's own time budget is used.
 
     ASHA has its defaults (reduction factor 4, the first rung after one epoch) and the length of a
     training. TPE chooses configurations, as for the others. Actors are reused to save starts.
     """
-    scheduler: TrialScheduler = ASHAScheduler(max_t=MAX_EPOCHS)
+    objective, slots = _objective(contest.task), contest.slots
+    scheduler: TrialScheduler = ASHAScheduler(max_t=objective.max_epochs)
     if resources:
         scheduler = ResourceChangingScheduler(base_scheduler=scheduler)
+    mode = "max" if TASKS[contest.task].direction == "maximize" else "min"
     work: Callable[[dict[str, Any]], None] = tune.with_parameters(
-        train, folder=str(folder), saved=resources
+        train, task=contest.task, folder=str(contest.folder), saved=resources
     )
     tune.Tuner(
         tune.with_resources(work, {"cpu": 1}),
-        param_space={
-            "width": tune.choice([16, 20, 24]),
-            "dropout": tune.uniform(0.0, 0.5),
-            "lr": tune.loguniform(1e-4, 0.1),
-            "weight_decay": tune.loguniform(1e-6, 1e-2),
-        },
         tune_config=tune.TuneConfig(
-            metric="val_acc",
-            mode="max",
+            metric=objective.monitor,
+            mode=mode,
             scheduler=scheduler,
-            search_alg=OptunaSearch(sampler=TPESampler(seed=seed)),
+            search_alg=OptunaSearch(
+                objective.suggest, objective.monitor, mode, sampler=TPESampler(seed=contest.seed)
+            ),
             num_samples=-1,
             max_concurrent_trials=slots,
-            time_budget_s=seconds,
+            time_budget_s=contest.seconds,
             reuse_actors=not resources,
         ),
-        run_config=tune.RunConfig(storage_path=str(folder / "ray"), verbose=0),
+        run_config=tune.RunConfig(storage_path=str(contest.folder / "ray"), verbose=0),
     ).fit()

@@ -1,9 +1,10 @@
-"""Reports with their times, for contenders without an Optuna study."""
+"""Reports with their times, which Optuna's studies and Ray do not keep."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,15 +18,15 @@ class Report:
     Attributes:
         at: Seconds since the Unix epoch.
         trial: The trial's name.
-        step: The trained epochs.
+        step: The epoch.
         width: The width of the network.
     """
 
     at: float
     trial: str
     step: int
-    width: int
     value: float
+    width: int | None
 
 
 def append(folder: Path, report: Report) -> None:
@@ -38,13 +39,26 @@ def append(folder: Path, report: Report) -> None:
         os.close(log)
 
 
-def read(folder: Path, until: float) -> list[tuple[int, dict[int, float]]]:
-    """By trial, the network's width and the reports by step until a given time."""
+def read(folder: Path) -> list[Report]:
+    """All reports, in the order of their times."""
     path = folder / _NAME
-    found: dict[str, tuple[int, dict[int, float]]] = {}
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        report = Report(**json.loads(line))
-        if report.at <= until:
-            _, values = found.setdefault(report.trial, (report.width, {}))
-            values[report.step] = report.value
-    return list(found.values())
+    lines = path.read_text().splitlines() if path.is_file() else ()
+    return sorted((Report(**json.loads(line)) for line in lines), key=lambda one: one.at)
+
+
+def improvements(
+    reports: Iterable[Report], begin: float, maximize: bool
+) -> list[tuple[float, float]]:
+    """The best value so far, at each instant at which it became better.
+
+    Args:
+        reports: In the order of their times.
+        begin: The instant from which seconds count.
+        maximize: Whether larger values are better.
+    """
+    found: list[tuple[float, float]] = []
+    for report in reports:
+        before = found[-1][1] if found else None
+        if before is None or (report.value > before if maximize else report.value < before):
+            found.append((report.at - begin, report.value))
+    return found

@@ -1,4 +1,4 @@
-"""The demo's objective: a convolutional network on scikit-learn's digits, as a user writes it.
+"""A convolutional network on scikit-learn's digits, as a user writes it.
 
 1,797 real scans of 8x8 pixels, 1,437 to train on and 360 to validate on, always the same. They
 are doubled to 16x16, so that an epoch takes long enough for a second slot to be worth having.
@@ -6,37 +6,42 @@ are doubled to 16x16, so that an epoch takes long enough for a second slot to be
 
 from __future__ import annotations
 
-import logging
-import warnings
 from typing import Any
 
 import lightning as L
 import torch
-from optuna_deadline_lightning import DeadlineCallback
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from optuna_deadline_demo.training import Objective
+
+MONITOR = "val_acc"
 MAX_EPOCHS = 27
 BATCH = 128  # of the whole step, whatever the number of slots
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """Load and scale all images; return them with their labels."""
+    pixels, labels = load_digits(return_X_y=True)
+    scaled = torch.tensor(pixels / 16.0, dtype=torch.float32).view(-1, 1, 8, 8)
+    return F.interpolate(scaled, scale_factor=2.0, mode="bilinear"), torch.tensor(labels)
+
+
+IMAGES, LABELS = images()  # loaded once on a host: each trial's process is forked from this one
 
 
 class Digits(L.LightningDataModule):
     """The images, split once and for all."""
 
     def setup(self, stage: str) -> None:
-        """Load, scale and split."""
-        pixels, labels = load_digits(return_X_y=True)
-        images = torch.tensor(pixels / 16.0, dtype=torch.float32).view(-1, 1, 8, 8)
-        images = F.interpolate(images, scale_factor=2.0, mode="bilinear")
-        train, validation = train_test_split(
-            range(len(images)), test_size=360, random_state=0, stratify=labels
+        """Split them."""
+        parts = train_test_split(
+            range(len(IMAGES)), test_size=360, random_state=0, stratify=LABELS
         )
-        targets = torch.tensor(labels)
-        self.train = TensorDataset(images[train], targets[train])
-        self.validation = TensorDataset(images[validation], targets[validation])
+        self.train, self.validation = (TensorDataset(IMAGES[i], LABELS[i]) for i in parts)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches."""
@@ -87,33 +92,14 @@ def _block(channels: int, width: int) -> tuple[nn.Module, ...]:
     return nn.Conv2d(channels, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU()
 
 
-def objective(trial: Any) -> float:
-    """Train one network; the share of validation digits that it reads right."""
-    _hush()
-    torch.manual_seed(0)
-    model = Net(
-        width=trial.suggest_int("width", 16, 24, step=4),
-        dropout=trial.suggest_float("dropout", 0.0, 0.5),
-        lr=trial.suggest_float("lr", 1e-4, 0.1, log=True),
-        weight_decay=trial.suggest_float("weight_decay", 1e-6, 1e-2, log=True),
-    )
-    deadline = DeadlineCallback(trial, monitor="val_acc")
-    trainer = L.Trainer(
-        max_epochs=MAX_EPOCHS,
-        callbacks=[deadline],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **deadline.trainer_options(),
-    )
-    trainer.fit(model, datamodule=Digits(), ckpt_path=deadline.ckpt_path)
-    return trainer.callback_metrics["val_acc"].item()
+def suggest(trial: Any) -> dict[str, Any]:
+    """Choose the parameters of a trial."""
+    return {
+        "width": trial.suggest_int("width", 16, 24, step=4),
+        "dropout": trial.suggest_float("dropout", 0.0, 0.5),
+        "lr": trial.suggest_float("lr", 1e-4, 0.1, log=True),
+        "weight_decay": trial.suggest_float("weight_decay", 1e-6, 1e-2, log=True),
+    }
 
 
-def _hush() -> None:
-    """The live view has the screen; Lightning's advice on workers and steps is not for a demo."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"lightning\..*")
-    warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
+objective = Objective(MONITOR, MAX_EPOCHS, suggest, Net, lambda _: Digits())

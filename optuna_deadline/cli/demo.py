@@ -15,7 +15,9 @@ from typing import Annotated, Any
 
 import optuna
 import typer
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
+from optuna_deadline_demo import TASKS, Task
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -41,12 +43,16 @@ from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.values.deadlines import Deadline, format_duration, parse_deadline
 from optuna_deadline.worker.devices import Offer
 
-_OBJECTIVE = "optuna_deadline_demo.digits:objective"
-
 
 @command
 def demo(
-    deadline: Annotated[str, typer.Option(help="How long to tune.")] = "60s",
+    task: Annotated[
+        str,
+        typer.Option(help="; ".join(f"{name}: {TASKS[name].about}" for name in TASKS) + "."),
+    ] = "digits",
+    deadline: Annotated[
+        str | None, typer.Option(help="How long to tune; by default 60s, or 3m for a harder task.")
+    ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="CPU slots of each worker.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes on this machine.")] = 1,
     studies: Annotated[
@@ -73,22 +79,24 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
 ) -> None:
-    """Tune a small network on real digits, pausing, resuming and resizing its trials."""
+    """Tune a small network, pausing, resuming and resizing its trials."""
     _check_installed()
     money = make_budget(budget, price)
     resources = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
     parameters = merge(resources, parse_settings(settings))
     check(policy, parameters)
-    wanted = parse_deadline(deadline)
+    if (chosen := TASKS.get(task)) is None:
+        raise DeadlineError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
+    wanted = parse_deadline(deadline or chosen.deadline)
     divider = divider or ("market" if policy == "shockwave" else "even")
     source, offer = prepare(
-        _OBJECTIVE, None, cpus, divider=divider, checkpoints=folder, budget=money
+        chosen.objective, None, cpus, divider=divider, checkpoints=folder, budget=money
     )
-    name = f"digits-{datetime.now():%Y%m%d-%H%M%S}"
+    name = f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
-    study = _create(name, url, seed)
-    rivals = [_create(f"{name}-{index}", url, seed + index) for index in range(1, studies)]
+    study = _create(name, url, chosen, seed)
+    rivals = [_create(f"{name}-{index}", url, chosen, seed + index) for index in range(1, studies)]
     server = _load(source, offer, wanted, folder)  # before the deadline is fixed
     with ExitStack() as failing:
         if server is not None:
@@ -103,7 +111,7 @@ def demo(
         failing.pop_all()  # from here on the worker stops it
     names = [study_.study_name for study_ in (study, *rivals)]
     others = [
-        _start_worker(each, name, divider, url, cpus, folder)
+        _start_worker(chosen.objective, each, name, divider, url, cpus, folder)
         for each in [name] * (workers - 1) + names[1:] * workers
     ]
     screen = console if console.is_terminal else SafeConsole()
@@ -119,7 +127,7 @@ def demo(
     if terms.budget is not None:
         outcome |= {"budget": terms.budget.amount, "spent": result.spent}
     if rivals:
-        outcome["studies"] = [_share(each, name) for each in (study, *rivals)]
+        outcome["studies"] = [_share(each, name, terms.direction) for each in (study, *rivals)]
     _print_summary(outcome, result, terms, url)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
@@ -135,25 +143,25 @@ def _load(
 ) -> ForkServer | None:
     """Load the objective, and print how long that takes."""
     began = time.monotonic()
-    print("Loading torch, Lightning and scikit-learn ...", end=" ", flush=True)
+    print("Loading the network and its data ...", end=" ", flush=True)
     server = preload(source, offer, deadline, folder)
     print(f"{format_duration(time.monotonic() - began)}. Now the time runs.", flush=True)
     return server
 
 
-def _create(name: str, url: str, seed: int) -> optuna.Study:
+def _create(name: str, url: str, task: Task, seed: int) -> optuna.Study:
     return optuna.create_study(
         study_name=name,
         storage=make_storage(url),
-        direction="maximize",
+        direction=StudyDirection[task.direction.upper()],
         sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
     )
 
 
-def _share(study: optuna.Study, pool: str) -> dict[str, Any]:
+def _share(study: optuna.Study, pool: str, direction: str) -> dict[str, Any]:
     """The slots that one of several studies used, and its result."""
     table = AllocationTable(open_table(study), pool, study._study_id)
-    winner = find_winner(table, "maximize")
+    winner = find_winner(table, direction)
     had = sum(row.slots * ((row.ended or row.granted) - row.granted) for row in table.segments())
     return {
         "study": study.study_name,
@@ -174,7 +182,7 @@ def _check_installed() -> None:
 
 
 def _start_worker(
-    name: str, pool: str, divider: str, url: str, cpus: int, folder: Path
+    objective: str, name: str, pool: str, divider: str, url: str, cpus: int, folder: Path
 ) -> subprocess.Popen[bytes]:
     program = "from optuna_deadline.cli import app; app()"
     options = [
@@ -182,7 +190,7 @@ def _start_worker(
         *("--cpus", str(cpus), "--checkpoints", str(folder)),
     ]
     return subprocess.Popen(
-        [sys.executable, "-c", program, "worker", _OBJECTIVE, *options],
+        [sys.executable, "-c", program, "worker", objective, *options],
         env={**os.environ, STORAGE_VARIABLE: url},  # other users see the command line
         stdout=subprocess.DEVNULL,
         stderr=(folder / pool / f"worker-{time.monotonic_ns()}.log").open("wb"),

@@ -1,0 +1,67 @@
+"""How each task of the demo trains: Lightning with the deadline's callback, and no output."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from optuna_deadline_lightning import DeadlineCallback
+
+#: Options of the trainer for a demo and a benchmark: nothing on the screen or beside it.
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The objective of a task.
+
+    Attributes:
+        monitor: The value that is reported, as the module logs it.
+        max_epochs: The epochs of a whole training.
+        suggest: Chooses the parameters of a trial.
+        network: Makes the module of parameters.
+        data: Makes the data of parameters.
+        options: Further options of the trainer, by parameters.
+    """
+
+    monitor: str
+    max_epochs: int
+    suggest: Callable[[Any], dict[str, Any]]
+    network: Callable[..., L.LightningModule]
+    data: Callable[[dict[str, Any]], L.LightningDataModule]
+    options: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+
+    def __call__(self, trial: Any) -> float:
+        """Train until the trial has to leave, or to the last epoch; the monitored value there."""
+        hush()
+        torch.manual_seed(0)
+        given = self.suggest(trial)
+        model = self.network(**given)
+        deadline = DeadlineCallback(trial, monitor=self.monitor)
+        trainer = L.Trainer(
+            max_epochs=self.max_epochs,
+            callbacks=[deadline],
+            **QUIET,
+            **self.options(given),
+            **deadline.trainer_options(),
+        )
+        trainer.fit(model, datamodule=self.data(given), ckpt_path=deadline.ckpt_path)
+        return trainer.callback_metrics[self.monitor].item()
+
+
+def hush() -> None:
+    """The live view has the screen; Lightning's advice on workers and steps is not for a demo."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\..*")
+    warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
