@@ -50,13 +50,14 @@ def size() -> Size:
 def corpus() -> tuple[Tensor, Tensor]:
     """The bytes to train on and those to validate on, in a fixed order.
 
-    The library's modules and packages without their tests.
+    The library's modules and packages, without tests and the tables of encodings, which repeat
+    each other.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(
         file
         for file in (*library.glob("*.py"), *library.glob("*/*.py"))
-        if file.parent.name not in ("site-packages", "test", "tests", "__pycache__")
+        if file.parent.name not in ("site-packages", "test", "tests", "encodings")
     )
     parts: tuple[bytearray, bytearray] = (bytearray(), bytearray())
     for index, file in enumerate(files):

@@ -86,7 +86,7 @@ class Curves(L.LightningDataModule):
         return DataLoader(self.validation, batch_size=500)
 
 
-class Net(L.LightningModule):
+class CurveNet(L.LightningModule):
     """Convolutions along the row, each of them with a group norm, and a linear layer."""
 
     def __init__(self, **parameters: Any) -> None:
@@ -146,4 +146,4 @@ def suggest(trial: Any) -> dict[str, Any]:
     }
 
 
-objective = Objective(MONITOR, MAX_EPOCHS, suggest, Net, lambda given: Curves(given["batch"]))
+objective = Objective(MONITOR, MAX_EPOCHS, suggest, CurveNet, lambda given: Curves(given["batch"]))

@@ -94,7 +94,7 @@ EVENT_KINDS = (
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
 #: Ends that the plan has ordered; other ends have other reasons.
-_ORDERED = ("pause", "park", "resize", "stop")
+ORDERED = ("pause", "park", "resize", "stop")
 
 
 def slot_intervals(events: Iterable[Event]) -> list[SlotInterval]:
@@ -142,7 +142,7 @@ class _TimelineBuilder:
 
     def close_segment(self, at: float, ended: str) -> None:
         if self.segments and self.segments[-1].end is None:
-            why = self.ordered if ended in _ORDERED else ""
+            why = self.ordered if ended in ORDERED else ""
             self.segments[-1] = replace(
                 self.segments[-1], end=at, end_reason=ended, plan_end_reason=why
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from optuna_deadline.history.records import History
+from optuna_deadline.history.records import ORDERED, History
 from optuna_deadline.history.series import available_slots, integral, slots_in_use, training_of
 from optuna_deadline.history.text import format_percent
 
@@ -18,16 +18,22 @@ class SlotUsage:
     training: float = 0.0  #: from there on, with validations and checkpoints
     stopping: float = 0.0  #: from a directive to leave to the exit of the last process
     idle: float = 0.0  #: without a trial
+    stepless: float = 0.0  #: the number of segments that were ended before their first step
 
     @property
     def total(self) -> float:
         """The time of all slots."""
-        return float(sum(asdict(self).values()))
+        return sum(self._parts.values())
+
+    @property
+    def _parts(self) -> dict[str, float]:
+        return {name: part for name, part in asdict(self).items() if name != "stepless"}
 
     def __str__(self) -> str:
-        parts = sorted(asdict(self).items(), key=lambda part: -part[1])
+        parts = sorted(self._parts.items(), key=lambda part: -part[1])
         words = [f"{format_percent(part, self.total)} {name}" for name, part in parts if part > 0]
-        return f"{', '.join(words)} of {self.total:.0f} slot-seconds"
+        lost = f"; {self.stepless:g} segments without a step" if self.stepless else ""
+        return f"{', '.join(words)} of {self.total:.0f} slot-seconds{lost}"
 
 
 def slot_usage(history: History) -> SlotUsage:
@@ -43,4 +49,7 @@ def slot_usage(history: History) -> SlotUsage:
         starting += row.slots * (begun - row.granted)
         stopping += row.slots * (until - leaving)
     training = max(0.0, held - starting - stopping)
-    return SlotUsage(loading, starting, training, stopping, max(0.0, total - held - loading))
+    idle = max(0.0, total - held - loading)
+    ended = [row for row in history.segments if row.outcome in ORDERED]
+    stepless = sum(not row.stepped for row in ended)
+    return SlotUsage(loading, starting, training, stopping, idle, stepless)

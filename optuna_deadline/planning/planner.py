@@ -28,8 +28,9 @@ from optuna_deadline.planning.sampling import FiniteSearchPolicy
 from optuna_deadline.planning.settlement import BestModel, EndReporter, superfluous
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.planning.trials import TrialOpener, Trials
-from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run
+from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run, Snapshot
 from optuna_deadline.policies.diverged import DivergedPolicy
+from optuna_deadline.policies.first_step import FirstStepPolicy
 from optuna_deadline.policies.unpausable import UnpausablePolicy, cannot_pause, stopping_policy
 from optuna_deadline.policies.wrappers import BatchDivisorPolicy, RequestPolicy
 
@@ -84,7 +85,8 @@ class Planner:
         self._table = table
         unpausable = UnpausablePolicy(policy, stopping_policy(policy))
         self._policy = FiniteSearchPolicy(
-            DivergedPolicy(RequestPolicy(BatchDivisorPolicy(unpausable))), self._opener.exhausted
+            DivergedPolicy(FirstStepPolicy(RequestPolicy(BatchDivisorPolicy(unpausable)))),
+            self._opener.exhausted,
         )
         self._worker_id = worker_id
         self._keep_all = keep_all
@@ -105,6 +107,8 @@ class Planner:
         self._failed_before: int | None = None
         self._last_written: tuple[Reading, Plan] | None = None
         self._term: int | None = None
+        self._gate: bool | None = None  #: as this planner has written it
+        self._gate_changes_at = math.inf
         self.next_election = 0.0  #: in seconds of the clock
         self._reap_next = False  # plan at the next tick: the planner was just elected
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest round trips to the table
@@ -176,6 +180,7 @@ class Planner:
         if self._is_finished(reading, unconstrained):
             return self._close(term, reading, orders)
         self._set_claim(term, reading, unconstrained)
+        self._write_gate(term, plan.gate_open, reading.snapshot)
         changed = False
         if not self._is_unchanged(reading, plan):
             changed = self._write(term, reading, plan, self._clock() - began)
@@ -249,6 +254,7 @@ class Planner:
         self._reader.begin_term()
         self._last_written = self._last_claim = None
         self._idle_plans = 0
+        self._gate = None
 
     def _quiet_until(self, reading: Reading, orders: Orders, plan: Plan) -> float:
         """Until when a plan that was carried out stays the same if nothing but time changes."""
@@ -256,7 +262,7 @@ class Planner:
             return -math.inf
         closes = orders.end - self._closing_seconds(reading)
         leases = [worker.lease for worker in reading.workers]
-        return min(plan.holds_until, closes, reading.reap_from, *leases)
+        return min(plan.holds_until, closes, reading.reap_from, self._gate_changes_at, *leases)
 
     def _plan(self, reading: Reading) -> tuple[Plan, Plan]:
         """The study's plan for its slots, and its plan for all slots in reach."""
@@ -312,9 +318,23 @@ class Planner:
         rows += self._bound_planner.reason_changes(current)
         for part in batches(rows):
             self._table.write_plan(self._worker_id, term, part, seconds)
-        self._table.set_gate(self._worker_id, term, plan.gate_open)
         self._last_written = reading, plan
         return bool(rows)
+
+    def _write_gate(self, term: int, is_open: bool, snapshot: Snapshot) -> None:
+        """Write whether new trials may start, once that has held for as long as a start takes.
+
+        It is shown to users; plans change their minds more often.
+        """
+        now, known = snapshot.now, self._gate
+        if is_open == known:
+            self._gate_changes_at = math.inf
+            return
+        takes = 0.0 if known is None else snapshot.overhead.total
+        self._gate_changes_at = min(self._gate_changes_at, now + takes)
+        if now >= self._gate_changes_at:
+            self._table.set_gate(self._worker_id, term, is_open)
+            self._gate, self._gate_changes_at = is_open, math.inf
 
     def _is_unchanged(self, reading: Reading, plan: Plan) -> bool:
         """Whether this same plan wrote nothing before and no process has written since."""

@@ -219,9 +219,9 @@ class SnapshotReader:
         return self._priced
 
     def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
-        """Record segments; returns the trials with a new pace."""
+        """Record segments; returns the trials with a first step or a new pace."""
         costs_changed = False
-        known = self._segments
+        known, began = self._segments, set[int]()
         for row in [row for row in rows if known.get(row[:2]) is not row]:
             key = row.number, row.fence
             before = known.get(key)
@@ -233,6 +233,8 @@ class SnapshotReader:
             self._slot_seconds_done += _slot_seconds(row) - (
                 0.0 if before is None else _slot_seconds(before)
             )
+            if row.stepped != (before is not None and before.stepped):
+                began.add(row.number)
             if before is None or (before.startup, before.stop) != (row.startup, row.stop):
                 costs_changed = True
                 self._startups.take(row, row.startup)
@@ -241,7 +243,7 @@ class SnapshotReader:
                 self._throughputs.take(row.fence, pace)
         if costs_changed:
             self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
-        return self._throughputs.learn()
+        return began | self._throughputs.learn()
 
     def _update_views(
         self, planned_rows: Mapping[int, PlannedTrial], stale: set[int]
@@ -299,7 +301,12 @@ class SnapshotReader:
             batch=planned.batch,
             slot_limit=planned.slot_limit,
             pausable=planned.pausable,
+            starting=self._is_starting(planned),
         )
+
+    def _is_starting(self, planned: PlannedTrial) -> bool:
+        row = self._segments.get((planned.number, planned.fence))
+        return planned.owner is not None and not (row is not None and row.stepped)
 
 
 class _Reports:

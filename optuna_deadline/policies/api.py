@@ -108,6 +108,7 @@ class TrialView:
     batch: int | None = None  #: the batch that its gang size must divide; None for any size
     slot_limit: int | None = None  #: the most slots that it can train on; applied to every policy
     pausable: bool | None = None  #: False once it has reported without its segment
+    starting: bool = False  #: whether it has its slots and has not made a step there
 
     @property
     def alive(self) -> bool:

@@ -62,8 +62,8 @@ SURFACE = {
     ],
     "doctor": ["--storage", "--checkpoints", "--json"],
     "demo": [
-        "--deadline", "--cpus", "--workers", "--studies", "--storage", "--policy", "--set",
-        "--divider", "--budget", "--price", "--folder", "--json", "--seed",
+        "--task", "--deadline", "--cpus", "--workers", "--studies", "--storage", "--policy",
+        "--set", "--divider", "--budget", "--price", "--folder", "--json", "--seed",
     ],
     "simulate": None,  # for those who make policies: free to change
 }  # fmt: skip

@@ -25,3 +25,5 @@ def test_the_parts_are_the_time_of_all_slots(recipe: Recipe) -> None:
 def test_it_is_written_by_size_with_its_total() -> None:
     words = "75 % training, 20 % starting, 5 % idle of 200 slot-seconds"
     assert str(SlotUsage(starting=40.0, training=150.0, idle=10.0)) == words
+    lost = f"{words}; 2 segments without a step"
+    assert str(SlotUsage(starting=40.0, training=150.0, idle=10.0, stepless=2)) == lost
