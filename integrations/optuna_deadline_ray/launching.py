@@ -46,7 +46,7 @@ def launch(
     deadline: DeadlineLike | None = None,
     policy: policy_choice.PolicyLike | None = None,
     policy_parameters: Mapping[str, Any] | None = None,
-    min_resource: int = 1,
+    min_resource: int | None = None,
     max_resource: int | None = None,
     reduction_factor: int | None = None,
     extend: bool = False,
@@ -76,7 +76,7 @@ def launch(
         deadline: As for :func:`optuna_deadline.run`, like the others below.
         policy: The policy.
         policy_parameters: Its parameters.
-        min_resource: The first rung.
+        min_resource: The first rung, 1 by default.
         max_resource: The step at which a trial is done.
         reduction_factor: Every rung keeps one in this many; None for the policy's own.
         extend: Move the study's deadline.

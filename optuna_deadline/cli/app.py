@@ -250,8 +250,11 @@ def _print_error(sentence: str) -> None:
 Deadline = Annotated[
     str, typer.Option(help="Deadline: 2h30m from now, or 2030-01-31T18:00+01:00.")
 ]
-PolicyName = Annotated[str, typer.Option(help="Policy: a name, FILE.py:NAME or MODULE:NAME.")]
-MinResource = Annotated[int, typer.Option(help="Step of the first rung.")]
+PolicyName = Annotated[
+    str | None,
+    typer.Option(help="Policy: a name, FILE.py:NAME or MODULE:NAME; adaptive_halving by default."),
+]
+MinResource = Annotated[int | None, typer.Option(help="Step of the first rung; 1 by default.")]
 MaxResource = Annotated[
     int | None, typer.Option(help="Last step of a trial; by default that of the objective.")
 ]

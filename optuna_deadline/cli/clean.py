@@ -13,6 +13,7 @@ from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import format_count
+from optuna_deadline.planning.feasibility import known_feasibility
 from optuna_deadline.planning.settlement import (
     CheckpointAvailability,
     find_winner,
@@ -27,7 +28,8 @@ def clean(study: Study, storage: Storage, checkpoints: CheckpointPlace = str(CHE
     """Delete the checkpoints of trials that have ended, except the best model's."""
     found = load_study(study, storage)
     table, terms = table_of(found)
-    best = find_winner(table, terms.direction, CheckpointAvailability(table, host_name()))
+    in_hand, known = CheckpointAvailability(table, host_name()), known_feasibility(found)
+    best = find_winner(table, terms.direction, in_hand, feasibility=known)
     if best is None or best.checkpoint is None:
         raise DeadlineError(
             f"The best checkpoint of {study} cannot be read here, so nothing is deleted: run this "

@@ -45,7 +45,6 @@ from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import format_time_of_day
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.policies import DEFAULT
 from optuna_deadline.samplers import check_earlier
 from optuna_deadline.samplers._named import keep_sampler, make_sampler, sampler_of
 from optuna_deadline.study import terms as study_terms
@@ -74,9 +73,9 @@ def create(
     storage: Storage,
     deadline: Deadline,
     direction: WhichWay = None,
-    policy: PolicyName = DEFAULT,
+    policy: PolicyName = None,
     settings: Settings = None,
-    min_resource: MinResource = 1,
+    min_resource: MinResource = None,
     max_resource: MaxResource = None,
     reduction_factor: ReductionFactor = None,
     max_slots: MaxSlots = None,
@@ -106,9 +105,9 @@ def make(
     url: str,
     deadline: str,
     direction: Direction | None,
-    policy: str,
+    policy: str | None,
     settings: list[str] | None,
-    min_resource: int,
+    min_resource: int | None,
     max_resource: int | None,
     reduction_factor: int | None,
     money: Budget | None,

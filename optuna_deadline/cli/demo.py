@@ -33,11 +33,10 @@ from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
-from optuna_deadline.policies import DEFAULT
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.samplers import DeadlineSampler
-from optuna_deadline.study.policy_choice import merge, parse_settings
+from optuna_deadline.study.policy_choice import parse_settings
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.values.deadlines import Deadline, format_duration, parse_deadline
@@ -61,7 +60,7 @@ def demo(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
-    policy: PolicyName = DEFAULT,
+    policy: PolicyName = None,
     settings: Settings = None,
     divider: Annotated[
         str | None,
@@ -82,8 +81,7 @@ def demo(
     """Tune a small network, pausing, resuming and resizing its trials."""
     _check_installed()
     money = make_budget(budget, price)
-    resources = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
-    parameters = merge(resources, parse_settings(settings))
+    parameters = parse_settings(settings)
     check(policy, parameters)
     if (chosen := TASKS.get(task)) is None:
         raise DeadlineError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")

@@ -16,6 +16,7 @@ from optuna_deadline.cli.databases import load_study
 from optuna_deadline.cli.worker import show_wait
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
+from optuna_deadline.planning.feasibility import known_feasibility, none_feasible
 from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 from optuna_deadline.worker.devices import host_name
@@ -35,7 +36,8 @@ def load_best(
     table, terms = table_of(found)
     with show_wait("Checking checkpoints"):
         in_hand = CheckpointAvailability(table, host_name())
-        winner = find_winner(table, terms.direction, in_hand)
+        known = known_feasibility(found)
+        winner = find_winner(table, terms.direction, in_hand, feasibility=known)
     best = winner or find_best(found)
     if best is None:
         raise DeadlineError(f"No trial of {study} has reported yet; try again later.")
@@ -54,10 +56,13 @@ def load_best(
         "step": best.step,
         "checkpoint": None if path is None else str(path),
         "params": found.trials[best.number].params,
+        "feasible": best.feasible,
     }
     if as_json:
         print_json(answer)
         return
+    if not best.feasible:
+        print(none_feasible(best.number))
     step = "" if best.step is None else f", step {best.step}"
     print(f"{study}: best value {best.value:.6g}, trial {best.number}{step}")
     print(f"parameters: {answer['params']}")

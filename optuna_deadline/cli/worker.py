@@ -58,7 +58,6 @@ from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.view import StudyWatcher
-from optuna_deadline.policies import DEFAULT
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
@@ -187,9 +186,9 @@ def run(
     gpu_ids: GpuIds = None,
     cpus: Cpus = None,
     oversubscribe: Oversubscribe = False,
-    policy: PolicyName = DEFAULT,
+    policy: PolicyName = None,
     settings: Settings = None,
-    min_resource: MinResource = 1,
+    min_resource: MinResource = None,
     max_resource: MaxResource = None,
     reduction_factor: ReductionFactor = None,
     max_slots: MaxSlots = None,

@@ -18,12 +18,12 @@ from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.checkpoints.storage import library_name, place_of
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.registry import make_divider
-from optuna_deadline.pruners import DeadlinePruner
+from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.study.terms import Terms
+from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.values.budgets import HOST_TYPE, Budget
 from optuna_deadline.values.deadlines import DeadlineLike, parse_deadline
 from optuna_deadline.worker.devices import Offer, make_offer, threads_of
@@ -46,35 +46,27 @@ def agree(
 ) -> Terms:
     """Fix the study's terms: the given ones, its pruner's, or the stored ones.
 
-    A reduction factor of None takes the stored one, or the policy's default.
+    Arguments and parameters that are None take the stored values, or defaults.
+
+    Raises:
+        DeadlineConflict: Another value is stored.
+        DeadlineError: The study has no deadline, or an argument is invalid.
     """
     if not isinstance(study, Study):
         raise DeadlineError(
             f"{study!r} is not a study: pass optuna.create_study(...) or optuna.load_study(...)."
         )
     engine = open_table(study, table)
+    given = Given(policy, parameters, budget, check_max_slots(max_slots))
     if deadline is not None:
-        if parameters.get("reduction_factor", 0) is None:
-            known = study_terms.read(engine, study)
-            factor = None if known is None else known.parameters.get("reduction_factor")
-            factor = factor or policy_choice.own_factor(policy, parameters)
-            parameters = {**parameters, "reduction_factor": factor}
-        return study_terms.fix(
-            engine, study, deadline,
-            policy=policy, parameters=parameters, budget=budget, extend=extend,
-            max_slots=check_max_slots(max_slots),
-        )  # fmt: skip
-    if budget is not None:
-        raise DeadlineError("A budget is fixed with the deadline: pass deadline='2h' too.")
-    if max_slots is not None:
-        raise DeadlineError("max_slots is fixed with the deadline: pass deadline='2h' too.")
-    if isinstance(study.pruner, DeadlinePruner):
-        return study.pruner.terms(study)
-    found = study_terms.read(engine, study)
+        return study_terms.fix(engine, study, deadline, given, extend=extend)
+    pruner = find_deadline_pruner(study.pruner)
+    found = study_terms.read(engine, study) if pruner is None else pruner.terms(study, given)
     if found is None:
         raise DeadlineError(
             f"The study {study.study_name!r} has no deadline yet: {study_terms.fixing(study)}."
         )
+    study_terms.check_given(found, given)
     return found
 
 
@@ -84,10 +76,7 @@ def check(policy: policy_choice.PolicyLike | None, parameters: dict[str, Any]) -
     Raises:
         DeadlineError: The policy does not exist, or it does not accept the parameters.
     """
-    if parameters.get("reduction_factor", 0) is None:
-        policy_choice.own_factor(policy, parameters)
-    else:
-        policy_choice.make(policy, parameters)
+    policy_choice.complete(policy, parameters)
 
 
 def prepare(

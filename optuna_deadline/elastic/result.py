@@ -11,6 +11,7 @@ from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import verified
 from optuna_deadline.checkpoints.storage import Location, loading_code
 from optuna_deadline.planning.billing.ledger import BillingLedger
+from optuna_deadline.planning.feasibility import known_feasibility, none_feasible
 from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 
@@ -31,13 +32,18 @@ class Result:
     spent: float | None = None  #: None if slots cost nothing
     checkpoint_host: str | None = None  #: the only host that has the file, if not this one
     best_value: float | None = None  #: ``study.best_value``, which optuna-dashboard shows
+    feasible: bool = True  #: False if the best trial violates a constraint, as all do
 
     def why_best_differs(self) -> str | None:
         """Why ``study.best_value`` differs, in one sentence; None if it is the same.
 
+        It also differs where no trial is feasible: Optuna has no best value then.
+
         Optuna stores what an objective returns as the value of its trial. If the trial reported a
         better value before, this result and its checkpoint are those of that report.
         """
+        if not self.feasible and self.trial_number is not None:
+            return none_feasible(self.trial_number)
         if self.best_value is None or self.value is None or self.best_value == self.value:
             return None
         return (
@@ -79,7 +85,8 @@ def study_result(
         ledger: The billing ledger, if slots cost money.
     """
     now, orders = table.now(), table.orders("")
-    winner = find_winner(table, direction, in_hand)
+    known = known_feasibility(study)
+    winner = find_winner(table, direction, in_hand, feasibility=known)
     best = winner or find_best(study)
     saved = winner.checkpoint if winner else None
     ok = saved is not None and verified(saved)
@@ -99,6 +106,7 @@ def study_result(
         settled=orders.settled,
         spent=None if ledger is None else ledger.spent(now),
         best_value=_best_value(study),
+        feasible=best is None or best.feasible,
     )
 
 

@@ -40,7 +40,7 @@ def run(
     deadline: DeadlineLike | None = None,
     policy: policy_choice.PolicyLike | None = None,
     policy_parameters: Mapping[str, Any] | None = None,
-    min_resource: int = 1,
+    min_resource: int | None = None,
     max_resource: int | None = None,
     reduction_factor: int | None = None,
     max_slots: int | None = None,
@@ -80,12 +80,13 @@ def run(
             in other processes can load, too; or an object with ``plan`` or a function from
             snapshot to plan, for this process only.
         policy_parameters: Parameters of the policy, besides the three below.
-        min_resource: The first rung, in report steps.
+        min_resource: The first rung, in report steps; 1 by default.
         max_resource: The last step of a trial; None uses that of the objective.
         reduction_factor: A rung keeps one trial in this many; None uses the policy's value.
         max_slots: Maximum number of slots of a trial: 1 if the training cannot be distributed;
             None for no limit. The first process of a study sets it for all.
-        extend: Move the study's deadline to this one.
+        extend: Move the study's deadline to this one: a later instant, or a duration once the
+            deadline has passed.
         budget: The amount that may be spent, as 20 or "20usd"; the study ends when it is spent.
             The policy decides how many of the offered slots are used and paid for.
         price: The price of a slot per hour, as 0.9; or a :class:`~optuna_deadline.Price`, which

@@ -92,7 +92,7 @@ class Planner:
         self._keep_all = keep_all
         self._clock = clock
         self._best_model = BestModel(
-            table, direction, is_intact, lambda: self._reader.best_reports
+            table, direction, is_intact, lambda: self._reader.best_reports, trials.feasibility
         )
         self._end_reporter = EndReporter(trials, table, self._best_model, clock)
         self._reader = SnapshotReader(table, direction, started, max_slots)

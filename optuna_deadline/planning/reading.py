@@ -6,7 +6,7 @@ Best reports are updated as reports arrive, so that no report is read twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow, Worker
@@ -61,9 +61,9 @@ class BestReports:
         """A trial's best report; None before its first."""
         return self._rows.get(number)
 
-    def best(self, without: Collection[int] = ()) -> ReportRow | None:
-        """The best report of all trials but the excluded ones; the lower number wins a tie."""
-        rows = (row for row in self._rows.values() if row.number not in without)
+    def best(self, among: Callable[[int], bool] = lambda _: True) -> ReportRow | None:
+        """The best report among some trials; the lower number wins a tie."""
+        rows = (row for row in self._rows.values() if among(row.number))
         return min(rows, key=self._key, default=None)
 
     def worst_first(self, numbers: Iterable[int]) -> list[int]:

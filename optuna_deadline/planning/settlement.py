@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
@@ -14,6 +15,7 @@ from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.checkpoints.sharing import is_reachable, reaches
 from optuna_deadline.checkpoints.storage import Location, StoreAway
+from optuna_deadline.planning.feasibility import INFEASIBLE, UNKNOWN, none_feasible
 from optuna_deadline.planning.reading import BestReports
 from optuna_deadline.planning.trials import Trials
 from optuna_deadline.values.scores import score
@@ -37,6 +39,7 @@ class Winner:
     value: float
     step: int
     checkpoint: Checkpoint | None  #: None if the objective saves no checkpoints
+    feasible: bool = True  #: False if it violates a constraint, as all others do
 
 
 def find_winner(
@@ -45,8 +48,11 @@ def find_winner(
     is_intact: Callable[[Checkpoint], bool] = intact,
     excluded: Collection[int] = (),
     reports: BestReports | None = None,
+    feasibility: Mapping[int, int] = MappingProxyType({}),
 ) -> Winner | None:
     """Find the best value with an intact checkpoint on disk, else the best report.
+
+    A feasible trial comes before one of unknown feasibility, and an infeasible one last.
 
     Args:
         table: The allocation table.
@@ -54,6 +60,7 @@ def find_winner(
         is_intact: Whether a checkpoint is intact.
         excluded: Trials to skip.
         reports: Best reports by trial; read from the table by default.
+        feasibility: By trial, where it is known; see :mod:`optuna_deadline.planning.feasibility`.
     """
     saved = [
         checkpoint
@@ -62,20 +69,32 @@ def find_winner(
         and not math.isnan(checkpoint.value)
         and checkpoint.number not in excluded
     ]
-    while saved:
-        checkpoint = min(saved, key=lambda c: (-score(c.value or 0.0, direction), c.number))
+    for rank in sorted({UNKNOWN, *feasibility.values()}, reverse=True):
+
+        def among(number: int, rank: int = rank) -> bool:
+            return feasibility.get(number, UNKNOWN) == rank and number not in excluded
+
+        best = _best_intact([one for one in saved if among(one.number)], direction, is_intact)
+        if best is not None:
+            return Winner(best.number, best.value or 0.0, best.step, best, rank != INFEASIBLE)
+        if reports is None:
+            reports = BestReports(direction)
+            reports.take(table.reports())
+        if (report := reports.best(among)) is not None:
+            return Winner(report.number, report.value, report.step, None, rank != INFEASIBLE)
+    return None
+
+
+def _best_intact(
+    saved: list[Checkpoint], direction: str, is_intact: Callable[[Checkpoint], bool]
+) -> Checkpoint | None:
+    for checkpoint in sorted(saved, key=lambda c: (-score(c.value or 0.0, direction), c.number)):
         if _is_available(checkpoint, is_intact):
-            assert checkpoint.value is not None
-            return Winner(checkpoint.number, checkpoint.value, checkpoint.step, checkpoint)
+            return checkpoint
         _logger.warning(
             "The best checkpoint %s is damaged or missing; using the next one.", checkpoint.path
         )
-        saved.remove(checkpoint)
-    if reports is None:
-        reports = BestReports(direction)
-        reports.take(table.reports())
-    best = reports.best(excluded)
-    return None if best is None else Winner(best.number, best.value, best.step, None)
+    return None
 
 
 class CheckpointAvailability:
@@ -145,6 +164,7 @@ class BestModel:
         direction: "minimize" or "maximize".
         is_intact: Whether a checkpoint is intact.
         reports: Best reports by trial; without them, each lookup reads them.
+        feasibility: Reads what is known of all trials, or of some.
     """
 
     def __init__(
@@ -153,19 +173,24 @@ class BestModel:
         direction: str,
         is_intact: Callable[[Checkpoint], bool],
         reports: Callable[[], BestReports] | None = None,
+        feasibility: Callable[[Collection[int] | None], Mapping[int, int]] = lambda _: {},
     ) -> None:
         self._table = table
+        self._feasibility = feasibility
         self._direction = direction
         self._is_intact = is_intact
         self._reports = reports
         self._winner: Winner | None = None
+        self._constrained = False  #: whether anything was known of a constraint
 
     def find(self, excluded: Collection[int] = ()) -> Winner | None:
         """Look the best model up; see :func:`find_winner`."""
         reports = None if self._reports is None else self._reports()
+        known = self._feasibility(None)
         self._winner = find_winner(
-            self._table, self._direction, self._is_intact, excluded, reports
+            self._table, self._direction, self._is_intact, excluded, reports, known
         )
+        self._constrained = bool(known)
         return self._winner
 
     def belongs_to(self, number: int) -> bool:
@@ -178,7 +203,7 @@ class BestModel:
     def _is_beaten(self, number: int) -> bool:
         """Whether another trial had a better model; its checkpoints and reports stay."""
         known = self._winner
-        if known is None or known.number == number:
+        if known is None or known.number == number or self._feasibility({number, known.number}):
             return False
         mine = best_saved(self._table, self._direction, number)
         if known.checkpoint is None:
@@ -191,9 +216,9 @@ class BestModel:
     def has_rival(self, number: int) -> bool:
         """Whether rows name a better model than that of this trial; reads no files."""
         known = self._winner
-        if known is None or known.number != number or self._reports is None:
+        if known is None or known.number != number or self._reports is None or self._constrained:
             return True
-        report = self._reports().best(without={number})
+        report = self._reports().best(lambda other: other != number)
         if report is None or not self._better(report.value, known.value):
             return False
         return known.checkpoint is None or any(
@@ -281,6 +306,8 @@ class EndReporter:
         }
         while (winner := self._best_model.find(excluded=lost)) is not None:
             if not self._trials.ended_as_loser(rows[winner.number]):
+                if not winner.feasible:
+                    _logger.warning(none_feasible(winner.number))
                 self._table.conclude(
                     worker_id, term, winner.number, "complete", "the best model", winner.value,
                     unreported=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
+from optuna_deadline.planning.feasibility import known_feasibility
 from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
 from optuna_deadline.planning.sampling import StoppableStudy, cells_to_begin
 
@@ -67,6 +68,9 @@ class Trials(Protocol):
 
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """Whether the study's record has an end of the trial that cannot win."""
+
+    def feasibility(self, numbers: Collection[int] | None = None) -> Mapping[int, int]:
+        """What is known of the constraints of all trials, or of some."""
 
 
 class OptunaTrials:
@@ -153,6 +157,11 @@ class OptunaTrials:
         with unless_deleted(self._study):
             state = self._trial(planned.number).state
         return state.is_finished() and state is not TrialState.COMPLETE
+
+    def feasibility(self, numbers: Collection[int] | None = None) -> Mapping[int, int]:
+        """See :mod:`optuna_deadline.planning.feasibility`."""
+        with unless_deleted(self._study):
+            return known_feasibility(self._study, numbers)
 
     def _strays(self, known: set[int]) -> list[FrozenTrial]:
         with unless_deleted(self._study):

@@ -18,13 +18,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
-from optuna_deadline.study.terms import Terms
+from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.values.deadlines import DeadlineLike, format_duration, parse_deadline
 
 _logger = logging.getLogger("optuna_deadline")
@@ -71,15 +70,17 @@ class DeadlinePruner(BasePruner):
             deadline only, "median", "asha" and "hyperband" are Optuna's own pruners; with
             any other, ``rule`` decides, and a warning says so.
         policy_parameters: Further parameters of that policy.
-        min_resource: The first rung of elastic policies and of "hypersched", in steps.
+        min_resource: The first rung of elastic policies and of "hypersched", in steps; 1 by
+            default.
         max_resource: The step at which a trial ends normally; None if it is unknown.
         reduction_factor: One trial in this many survives a rung of elastic policies and of
-            "hypersched"; at least 2.
-        rule: "measured" is the rule above. "hypersched" is our reconstruction of HyperSched's,
-            except that it is final: at ``min_resource * reduction_factor**i`` steps a trial's
-            value is recorded, and a trial below the best ``1/reduction_factor`` of any rung that
-            it has passed is pruned.
-        extend: Move the study's deadline to this later one, for every process.
+            "hypersched"; at least 2. The policy's own by default, and 4 for "hypersched".
+        rule: "measured", the default, is the rule above. "hypersched" is our reconstruction of
+            HyperSched's, except that it is final: at ``min_resource * reduction_factor**i`` steps
+            a trial's value is recorded, and a trial below the best ``1/reduction_factor`` of any
+            rung that it has passed is pruned.
+        extend: Move the study's deadline to this later one, for every process: an instant, or a
+            duration once the deadline has passed.
         table: URL of a SQLite or PostgreSQL database for the table, needed if the study's storage
             is not SQL.
         clock: The clocks of the process; tests inject theirs.
@@ -94,16 +95,15 @@ class DeadlinePruner(BasePruner):
         *,
         policy: policy_choice.PolicyLike | None = None,
         policy_parameters: Mapping[str, Any] | None = None,
-        min_resource: int = 1,
+        min_resource: int | None = None,
         max_resource: int | None = None,
-        reduction_factor: int = 4,
-        rule: str = "measured",
+        reduction_factor: int | None = None,
+        rule: str | None = None,
         extend: bool = False,
         table: str | None = None,
         clock: ProcessClock | None = None,
     ) -> None:
-        check_resources(min_resource, max_resource, reduction_factor)
-        if rule not in RULES:
+        if rule is not None and rule not in RULES:
             raise DeadlineError(f"There is no rule {rule!r}; choose one of {', '.join(RULES)}.")
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
@@ -115,11 +115,12 @@ class DeadlinePruner(BasePruner):
         resources = {
             "min_resource": min_resource,
             "max_resource": max_resource,
-            "reduction_factor": reduction_factor,
+            "reduction_factor": reduction_factor or (4 if rule == "hypersched" else None),
         }
-        self._parameters = policy_choice.merge(resources, policy_parameters)
-        policy_choice.make(policy, self._parameters)
-        self._rule, self._extend = rule, extend
+        parameters = policy_choice.merge(resources, policy_parameters)
+        policy_choice.complete(policy, parameters)
+        self._given = Given(policy, parameters, rule=rule)
+        self._extend = extend
         self._table = table
         self._clock = clock or ProcessClock()
         self._constructed = self._clock.now()
@@ -263,11 +264,16 @@ class DeadlinePruner(BasePruner):
         tracker.stopped = False
         return True
 
-    def terms(self, study: Study) -> Terms:
-        """The study's terms as this process last read them; the first call stores them."""
-        return self.tracker(study).terms
+    def terms(self, study: Study, given: Given | None = None) -> Terms:
+        """The study's terms as this process last read them; the first call stores them.
 
-    def tracker(self, study: Study) -> StudyTracker:
+        Args:
+            study: The study.
+            given: What a worker asks for besides.
+        """
+        return self.tracker(study, given).terms
+
+    def tracker(self, study: Study, given: Given | None = None) -> StudyTracker:
         """The tracker of ``study`` in this process; the first call stores or joins its terms."""
         with self._lock:
             trackers = self._trackers.setdefault(study._storage, {})
@@ -277,9 +283,7 @@ class DeadlinePruner(BasePruner):
                     engine,
                     study,
                     self._deadline,
-                    policy=self.policy,
-                    parameters=self._parameters,
-                    rule=self._rule,
+                    self._given if given is None else self._given.over(given),
                     extend=self._extend,
                     elapsed=self._clock.now() - self._constructed,
                 )

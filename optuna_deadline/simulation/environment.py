@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -53,6 +53,10 @@ class CountedTrials:
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """Whether it ended in a state that cannot win."""
         return self.ends.get(planned.number, "complete") != "complete"
+
+    def feasibility(self, numbers: Collection[int] | None = None) -> dict[int, int]:
+        """None: recorded curves have no constraints."""
+        return {}
 
 
 @dataclass

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.feasibility import INFEASIBLE, feasibility, none_feasible
 from optuna_deadline.study.terms import check_single_objective
 from optuna_deadline.values.scores import score
 
 #: The user attribute of a trial of a plain study that says why it was pruned.
 PRUNED_BECAUSE = "optuna_deadline:pruned_because"
 
-_COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+_logger = logging.getLogger("optuna_deadline")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Best:
         step: The step of the report; None if the trial only returned its value.
         state: The trial's state.
         params: The trial's parameters.
+        feasible: False if it violates a constraint, as all others do.
     """
 
     number: int
@@ -37,10 +41,11 @@ class Best:
     step: int | None
     state: TrialState
     params: dict[str, Any] = field(hash=False)
+    feasible: bool = True
 
 
 def best(study: Study) -> Best:
-    """The best report of any trial that is complete, pruned or still running.
+    """The best report of any trial; a feasible one, if any is known to keep its constraints.
 
     ``study.best_trial`` only knows complete trials. A trial that ended at the deadline is PRUNED
     if its objective only asks ``should_prune()``, and may hold the best model. If the study has a
@@ -59,25 +64,31 @@ def best(study: Study) -> Best:
             f"No trial of the study {study.study_name!r} has reported a value; let the objective "
             "call trial.report(value, step)."
         )
+    if not found.feasible:
+        _logger.warning(none_feasible(found.number))
     return found
 
 
 def find_best(study: Study) -> Best | None:
     """The same; None if no trial has reported."""
     check_single_objective(study)
-    return best_of(study.get_trials(deepcopy=False, states=_COUNTED), study.direction)
+    return best_of(study.get_trials(deepcopy=False), study.direction)
 
 
 def best_of(trials: Iterable[FrozenTrial], direction: StudyDirection) -> Best | None:
     """The best report of some trials; None if none has reported."""
     name = direction.name.lower()
     found = (
-        Best(trial.number, value, step, trial.state, dict(trial.params))
+        (feasibility(trial), score(value, name), trial, step, value)
         for trial in trials
         for step, value in _values(trial)
         if not math.isnan(value)
     )
-    return max(found, key=lambda report: score(report.value, name), default=None)
+    best = max(found, key=itemgetter(0, 1), default=None)
+    if best is None:
+        return None
+    feasible, _, trial, step, value = best
+    return Best(trial.number, value, step, trial.state, dict(trial.params), feasible != INFEASIBLE)
 
 
 def _values(trial: FrozenTrial) -> Iterator[tuple[int | None, float]]:

@@ -63,15 +63,20 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
     return build(find_policy(policy), parameters, _say(policy))
 
 
-def own_factor(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> int:
-    """The default reduction factor of a policy; 4 if it has none.
+def complete(policy: PolicyLike | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a new study: the given ones, and defaults for those that are None.
 
     Raises:
         DeadlineError: As :func:`make`.
     """
-    others = {name: value for name, value in parameters.items() if name != "reduction_factor"}
-    made = make(policy, others)
-    return int(getattr(made, "reduction_factor", _FACTOR))
+    known = {"min_resource": 1, "max_resource": None, **without_none(given)}
+    made = make(policy, known)
+    return {"reduction_factor": int(getattr(made, "reduction_factor", _FACTOR)), **known}
+
+
+def without_none(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that were given a value."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def check_values(parameters: Mapping[str, Any]) -> None:

@@ -6,8 +6,8 @@ process that asks for another deadline gets an error, unless it extends the stor
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from optuna_deadline.errors import (
     DeadlineError,
     DeadlinePassed,
     StudyGone,
+    argument,
     spelled,
 )
 from optuna_deadline.study import policy_choice
@@ -35,8 +36,8 @@ from optuna_deadline.values.deadlines import (
     parse_deadline,
 )
 
-_logger = logging.getLogger(__name__)
 _SAME_INSTANT = 1e-3
+_STORED = ("policy", "max_slots", "rule")  #: what :class:`Given` and :class:`Terms` share
 
 
 @dataclass(frozen=True)
@@ -81,48 +82,64 @@ class Terms:
         return f"{format_duration(self.duration, units=4)} (until {until})"
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a process asks for besides the deadline; None stands for the stored or default value.
+
+    Attributes:
+        policy: The policy, by default the first of
+            :func:`~optuna_deadline.policies.known_policies`.
+        parameters: The policy's parameters; they must be valid JSON.
+        budget: The budget and the price.
+        max_slots: Maximum number of slots of a trial; no limit by default.
+        rule: The rule by which ``study.optimize`` prunes, "measured" by default.
+    """
+
+    policy: policy_choice.PolicyLike | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget | None = None
+    max_slots: int | None = None
+    rule: str | None = None
+
+    def over(self, other: Given) -> Given:
+        """This, and what it lacks from another one."""
+        values = {name: getattr(other, name) for name in vars(other)}
+        values |= policy_choice.without_none(vars(self))
+        parameters = {**other.parameters, **policy_choice.without_none(self.parameters)}
+        return Given(**{**values, "parameters": parameters})
+
+
 def fix(
     engine: sa.Engine,
     study: Study,
     deadline: DeadlineLike,
+    given: Given | None = None,
     *,
-    policy: policy_choice.PolicyLike | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    budget: Budget | None = None,
-    max_slots: int | None = None,
-    rule: str = "measured",
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
     """Store the terms of a study, or join the stored ones; several processes may call it at once.
-
-    A process that joins uses the stored policy, parameters, rule and maximum number of slots,
-    whatever it gives.
 
     Args:
         engine: The table's engine, see
             :func:`optuna_deadline.allocation.sql.database.engine.open_table`.
         study: The study, which must have one objective.
         deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
-        policy: The policy, by default the first of
-            :func:`~optuna_deadline.policies.known_policies`.
-        parameters: The policy's parameters; they must be valid JSON.
-        budget: The budget and the price; None joins the stored ones.
-        max_slots: Maximum number of slots of a trial; None for no limit.
-        rule: The rule by which ``study.optimize`` prunes.
-        extend: Move the stored deadline to a later instant for all processes, also after it
-            passed. The stored deadline, or an earlier one as long as there is time, joins.
+        given: What else is asked for.
+        extend: Move the stored deadline for all processes: to a later instant, or by a duration
+            once it has passed. The stored deadline, or an earlier one as long as there is time,
+            joins.
         elapsed: Seconds since the caller started to count.
 
     Raises:
-        DeadlineConflict: Another deadline is stored and ``extend`` is not given, or it is later;
-            or another budget is stored.
+        DeadlineConflict: Another deadline is stored and not moved, or something else that is
+            given is stored with another value.
         DeadlineError: The deadline has passed, the policy is unknown or does not take its
             parameters, or the study has several objectives.
     """
-    wanted = parse_deadline(deadline)
-    check_length("policy", policy_choice.name_of(policy), POLICY_LENGTH)
-    policy_choice.make(policy, parameters or {})  # raises on invalid parameters
+    wanted, given = parse_deadline(deadline), given or Given()
+    policy = policy_choice.name_of(given.policy)
+    check_length("policy", policy, POLICY_LENGTH)
     check_single_objective(study)
     with autocommit(engine) as connection:
         row, now = identity.find_row(connection, study)
@@ -138,24 +155,19 @@ def fix(
                 "started": began,
                 "deadline": at,
                 "duration": wanted.duration,
-                "policy": policy_choice.name_of(policy),
-                "parameters": dict(parameters or {}),
-                "max_slots": max_slots,
-                "rule": rule,
-                "money": None if budget is None else asdict(budget),
+                "policy": policy,
+                "parameters": policy_choice.complete(given.policy, given.parameters),
+                "max_slots": given.max_slots,
+                "rule": given.rule or "measured",
+                "money": None if given.budget is None else asdict(given.budget),
             }
             identity.insert_terms(connection, study, values)
         stored = known or _read_again(connection, study)
-        _check_budget(stored, budget)
-        if extend and not joins and (not _same(stored, wanted) or stored.deadline <= began):
+        check_given(stored, given)
+        moves = wanted.at is not None and not _same(stored, wanted)
+        if extend and not joins and (moves or stored.deadline <= began):
             stored = _extend(connection, study, stored, wanted, at)
     _check_join(stored, wanted, began)
-    _warn_of_ignored(
-        stored,
-        policy=None if policy is None else policy_choice.name_of(policy),
-        parameters=None if parameters is None else dict(parameters),
-        max_slots=max_slots,
-    )
     return stored
 
 
@@ -295,8 +307,16 @@ def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
 
 
 def _extending(stored: Terms) -> str:
-    """How to move a deadline, for error messages."""
+    """How to move a deadline that has passed, for error messages."""
     return spelled("extend=True", f"'optuna-deadline extend {stored.name} --deadline 2h'")
+
+
+def _moving(stored: Terms) -> str:
+    """How to move a deadline that is ahead; a duration would move it at each start of a script."""
+    return spelled(
+        "extend=True and a time such as 2030-01-31T18:00+01:00",
+        f"'optuna-deadline extend {stored.name} --deadline 2h'",
+    )
 
 
 def _read_again(connection: sa.Connection, study: Study) -> Terms:
@@ -324,7 +344,7 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
     if not _held(stored, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {stored} and this process asks for "
-            f"{wanted}; give the same one, or move it for all processes with {_extending(stored)}."
+            f"{wanted}; give the same one, or move it for all processes with {_moving(stored)}."
         )
     # Only if it had passed when the caller started: if it passed since, a trial must end.
     if stored.deadline <= began:
@@ -355,17 +375,31 @@ def _held(stored: Terms, wanted: Deadline) -> bool:
     return any(_same(terms, wanted) for terms in (stored, *before))
 
 
-def _warn_of_ignored(stored: Terms, **given: object) -> None:
-    for name, wanted in given.items():
-        has = getattr(stored, name)
-        if wanted is not None and wanted != has:
-            _logger.warning(
-                "The study %r has %s=%r, which its first process chose, not %r.",
-                stored.name,
-                name,
-                has,
-                wanted,
-            )
+def check_given(stored: Terms, given: Given) -> None:
+    """Check that a process asks for what is stored.
+
+    Raises:
+        DeadlineConflict: Something has another value.
+    """
+    _check_budget(stored, given.budget)
+    policy_choice.check_values(given.parameters)
+    wanted = {
+        "policy": None if given.policy is None else policy_choice.name_of(given.policy),
+        "max_slots": given.max_slots,
+        "rule": given.rule,
+        **given.parameters,
+    }
+    has = {**stored.parameters, **{name: getattr(stored, name) for name in _STORED}}
+    asked = json.loads(json.dumps(policy_choice.without_none(wanted)))
+    if other := [name for name, value in asked.items() if value != has.get(name)]:
+        raise DeadlineConflict(
+            f"The study {stored.name!r} has {_listed(other, has)} and this process asks for "
+            f"{_listed(other, asked)}; give the same, or leave it out."
+        )
+
+
+def _listed(names: Iterable[str], values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{argument(name)} {values.get(name)!r}" for name in names)
 
 
 def _terms(row: sa.Row[Any], now: float) -> Terms:

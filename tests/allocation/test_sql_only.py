@@ -24,6 +24,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study.terms import Given
 
 
 def test_sqlite_from_a_second_host_is_refused(sqlite_url: str) -> None:
@@ -202,7 +203,7 @@ def test_long_names_of_policies_and_pools_are_kept(storage_url: str, tmp_path: P
     )
     study = optuna.create_study(storage=storage_url, study_name="s" * 400)
     engine = open_table(study)
-    terms = study_terms.fix(engine, study, "1h", policy=f"{folder}/policy.py:mine")
+    terms = study_terms.fix(engine, study, "1h", Given(f"{folder}/policy.py:mine"))
     assert terms.policy == f"{folder}/policy.py:mine"
     table = AllocationTable(engine, study.study_name, terms.study_id)
     assert len(table.register("a", "host", 1, [], 2)) == 2
@@ -214,4 +215,4 @@ def test_a_name_that_no_database_keeps_is_refused_in_words(sqlite_url: str) -> N
     with pytest.raises(DeadlineError, match=r"pool's name has 600 characters.*the limit is 512"):
         AllocationTable(engine, "p" * 600, 1)
     with pytest.raises(DeadlineError, match="policy's name has 1,200 characters"):
-        study_terms.fix(engine, study, "1h", policy="p" * 1190 + ".py:policy")
+        study_terms.fix(engine, study, "1h", Given("p" * 1190 + ".py:policy"))

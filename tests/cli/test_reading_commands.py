@@ -245,6 +245,7 @@ def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept
         "step": 1,
         "checkpoint": None,
         "params": study.best_params,
+        "feasible": True,
     }
     assert "study.optimize trained trial" in run(*asked)
     assert "keeps no checkpoint" in run(*asked, "--to", "best.ckpt", code=2)

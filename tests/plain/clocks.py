@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 from optuna_deadline.pruners._clock import ProcessClock
 
@@ -33,3 +33,8 @@ class FakeClock(ProcessClock):
         with _moving:
             before = max(passed for since, passed in self._shifts if since <= at)
             return self._shifts[-1][1] - before
+
+
+def ahead(seconds: float) -> datetime:
+    """The instant in so many seconds, by the machine's clock."""
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds)

@@ -22,7 +22,7 @@ def _trial(study: optuna.Study, *values: float, state: TrialState | None = None)
 
 
 @pytest.mark.parametrize(
-    ("direction", "expected"), [("minimize", (2, 0.5, 0)), ("maximize", (1, 5.0, 1))]
+    ("direction", "expected"), [("minimize", (3, -9.0, 0)), ("maximize", (3, 9.0, 1))]
 )
 def test_in_every_state(storage: str | None, direction: Any, expected: Any) -> None:
     study = optuna.create_study(storage=storage, direction=direction)
@@ -32,7 +32,25 @@ def test_in_every_state(storage: str | None, direction: Any, expected: Any) -> N
     _trial(study, -9.0, 9.0, state=TrialState.FAIL)
     found = best(study)
     assert (found.number, found.value, found.step) == expected
-    assert found.state in (TrialState.PRUNED, TrialState.RUNNING)
+    assert found.state is TrialState.FAIL, "a worker's trial that fails may win, too"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "number", "feasible"),
+    [((1.0, -1.0, None), 1, True), ((1.0, None, None), 2, True), ((1.0, 1.0, 2.0), 0, False)],
+)
+def test_feasibility_decides_before_the_value(
+    sizes: tuple[float | None, ...], number: int, feasible: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = optuna.create_study()
+    for size, value in zip(sizes, (0.1, 0.3, 0.2), strict=True):
+        trial = study.ask()
+        if size is not None:
+            study._storage.set_trial_system_attr(trial._trial_id, "constraints:size", size)
+        trial.report(value, 1)
+    found = best(study)
+    assert (found.number, found.feasible) == (number, feasible)
+    assert ("No trial is feasible" in caplog.text) == (not feasible)
 
 
 def test_complete_without_reports_counts_by_its_value() -> None:

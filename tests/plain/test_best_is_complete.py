@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from optuna_deadline import DeadlineGate, DeadlinePruner, best, out_of_time
+from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best, out_of_time
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -38,6 +39,30 @@ def _by_callback(clock: Any, *curve: float, seconds: float = 8.0) -> Objective:
         return x
 
     return objective
+
+
+@pytest.mark.parametrize("by", ["trial", "sampler"])
+def test_the_copy_is_of_a_feasible_trial_and_keeps_its_constraints(clock: Any, by: str) -> None:
+    """The second trial reports a better value and violates the constraint."""
+
+    def violated(trial: optuna.trial.FrozenTrial) -> tuple[float]:
+        return (-1.0 if trial.number == 0 else 1.0,)
+
+    function = violated if by == "sampler" else None
+    study = _study(None, clock)
+    study.sampler = DeadlineSampler(optuna.samplers.TPESampler(constraints_func=function))
+
+    def objective(trial: optuna.Trial) -> float:
+        if by == "trial":
+            key, value = "constraints:size", violated(study.trials[trial.number])[0]
+            study._storage.set_trial_system_attr(trial._trial_id, key, value)
+        return _by_callback(clock, 1.0 - 0.5 * trial.number, seconds=25.0)(trial)
+
+    with suppress(optuna.TrialPruned):
+        study.optimize(objective, callbacks=[DeadlineGate()])
+    copied = study.best_trial
+    assert copied.user_attrs["optuna_deadline:copy_of"] == 0 == best(study).number
+    assert list(copied.constraints.values()) == [-1.0]
 
 
 @pytest.mark.parametrize(("direction", "value"), [("minimize", 0.25), ("maximize", 7.0)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import optuna
 import pytest
+from clocks import ahead
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_of_time
 from optuna_deadline.errors import DeadlineError
@@ -158,7 +159,7 @@ def test_a_return_in_time_needs_no_words(
 def test_extending_opens_the_gate(storage_url: str, clock: Any) -> None:
     study = _study(storage_url, deadline="100s", clock=clock)
     study.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
-    longer = _study(storage_url, deadline="1h", extend=True)
+    longer = _study(storage_url, deadline=ahead(3600), extend=True)
     longer.optimize(
         lambda trial: _train(trial, clock, 0.0, 2), n_trials=3, callbacks=[DeadlineGate()]
     )

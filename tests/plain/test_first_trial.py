@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 import pytest
+from clocks import ahead
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
@@ -83,7 +84,7 @@ def test_an_extended_study_runs_what_was_refused(ended: optuna.Study, storage_ur
     with pytest.raises(DeadlineError):
         ended.optimize(_never)
     refused = len(ended.trials) - 1
-    longer = _study(storage_url, "1h", extend=True)
+    longer = _study(storage_url, ahead(3600), extend=True)
     longer.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     assert longer.trials[refused].state is TrialState.COMPLETE
 

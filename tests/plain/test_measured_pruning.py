@@ -8,6 +8,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy as sa
+from clocks import ahead
 from optuna.trial import TrialState
 from pruned import pruned_study, reported
 from rich.console import Console
@@ -185,7 +186,7 @@ def test_an_extended_deadline_goes_on(tmp_path: Any, clock: Any) -> None:
 
     def objective(trial: optuna.Trial) -> float:
         if trial.number == 1:
-            longer = pruned_study(url, deadline="200s", extend=True)
+            longer = pruned_study(url, deadline=ahead(200), extend=True)
             longer.pruner.terms(longer)  # type: ignore[attr-defined]
         clock.advance(45)
         return trial.suggest_float("x", 0, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import optuna
 import pytest
+from clocks import ahead
 
 from optuna_deadline import DeadlinePruner, best, out_of_time
 
@@ -98,7 +99,7 @@ def test_it_sees_an_extension_by_another_process(storage_url: str, clock: Any) -
     clock.advance(90)
     trial.report(1.0, 1)
     assert out_of_time(trial) is True
-    other = DeadlinePruner("1h", extend=True)
+    other = DeadlinePruner(ahead(3600), extend=True)
     other.terms(_study(storage_url, other))
     assert out_of_time(trial) is False
 

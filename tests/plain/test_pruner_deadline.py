@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 import pytest
+from clocks import ahead
 from pruned import pruned_study, reported
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
@@ -94,7 +95,7 @@ def test_extension_by_another_process_is_seen(storage_url: str, clock: Any) -> N
     clock.advance(90)
     trial.report(1.0, 1)
     assert trial.should_prune() is True
-    other = pruned_study(storage_url, deadline="1h", extend=True)
+    other = pruned_study(storage_url, deadline=ahead(3600), extend=True)
     reported(other, 0.5).should_prune()
     trial = study.ask()
     clock.advance(20)

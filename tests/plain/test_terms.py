@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
 from optuna_deadline.study import terms
+from optuna_deadline.study.terms import Given
 
 pytestmark = pytest.mark.nightly_but(r"at_once|later_only")  # the PostgreSQL twins
 PARAMETERS = {"min_resource": 1, "max_resource": None, "reduction_factor": 4}
@@ -38,7 +39,7 @@ def test_first_use_fixes_and_others_read(storage: str | None) -> None:
     study = _study(storage)
     engine = open_table(study)
     assert terms.read(engine, study) is None
-    fixed = terms.fix(engine, study, "2h", parameters=PARAMETERS, elapsed=100.0)
+    fixed = terms.fix(engine, study, "2h", Given(parameters=PARAMETERS), elapsed=100.0)
     assert fixed.study_id == study._study_id
     assert (fixed.name, fixed.direction, fixed.policy) == ("s", "minimize", "adaptive_halving")
     assert fixed.parameters == PARAMETERS
@@ -48,7 +49,7 @@ def test_first_use_fixes_and_others_read(storage: str | None) -> None:
     assert fixed.direction == "minimize"
     hash(fixed)
     assert terms.read(engine, study) == fixed
-    assert terms.fix(engine, study, "120min", parameters=PARAMETERS) == fixed
+    assert terms.fix(engine, study, "120min", Given(parameters=PARAMETERS)) == fixed
 
 
 def test_absolute_deadline_is_taken_as_it_is(storage: str | None) -> None:
@@ -75,11 +76,12 @@ def test_extending_moves_it_for_everybody(storage: str | None) -> None:
     study = _study(storage)
     engine = open_table(study)
     fixed = terms.fix(engine, study, "2h")
-    moved = terms.fix(engine, study, "3h", extend=True)
+    at = _at(3 * 3600)
+    moved = terms.fix(engine, study, at, extend=True)
     assert moved.deadline > fixed.deadline + 3500
     assert terms.read(engine, study) == moved
     # The same once more joins, so that restarted workers do not push it ever further.
-    assert terms.fix(engine, study, "3h", extend=True) == moved
+    assert terms.fix(engine, study, at, extend=True) == moved
 
 
 def test_extending_is_later_only(storage: str | None) -> None:
@@ -87,7 +89,22 @@ def test_extending_is_later_only(storage: str | None) -> None:
     engine = open_table(study)
     terms.fix(engine, study, "2h")
     with pytest.raises(DeadlineConflict, match="later only"):
-        terms.fix(engine, study, "1h", extend=True)
+        terms.fix(engine, study, _at(3600), extend=True)
+
+
+def test_a_duration_extends_a_deadline_that_has_passed_alone(storage: str | None) -> None:
+    study = _study(storage)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "2h", elapsed=3600.0)
+    for restarted in ("2h", "90min", "3h"):
+        with suppress(DeadlineConflict):
+            terms.fix(engine, study, restarted, extend=True)
+        assert terms.read(engine, study) == fixed, "a script that restarts moves nothing"
+    with pytest.raises(DeadlineConflict, match=r"asks for 3 h;.*extend=True and a time such as"):
+        terms.fix(engine, study, "3h", extend=True)
+    terms.end_within(engine, study, -1.0)
+    moved = terms.fix(engine, study, "2h", extend=True)
+    assert moved.deadline == pytest.approx(fixed.deadline + 3600, abs=60), "it runs again"
 
 
 def test_each_extension_counts_from_now_whatever_duration_is_stored(storage: str | None) -> None:
@@ -188,31 +205,39 @@ def test_many_at_once_agree(storage_url: str) -> None:
     assert len(set(found)) == 1
 
 
-def test_policy_and_parameters_of_the_first_hold(
-    storage: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+STORED = Given("hypersched", {"max_resource": 9, "recharge": 2.0}, None, 1, "hypersched")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (Given("fifo"), "has policy 'hypersched' and this process asks for policy 'fifo'"),
+        (Given("nonsense"), "asks for policy 'nonsense'"),
+        (Given(parameters={"max_resource": 7}), "max_resource 9 .* max_resource 7"),
+        (Given(parameters={"nonsense": 1}), "nonsense None .* nonsense 1"),
+        (Given(parameters={"most_trials": 2}), "most_trials None .* most_trials 2"),
+        (Given(max_slots=2), "max_slots 1 .* max_slots 2"),
+        (Given(rule="measured"), "rule 'hypersched' .* rule 'measured'"),
+        (Given("fifo", max_slots=2), "policy 'hypersched', max_slots 1 .* 'fifo', max_slots 2"),
+    ],
+)
+def test_what_is_given_is_what_the_first_process_gave(given: Given, says: str) -> None:
+    study = _study(None)
+    engine = open_table(study)
+    fixed = terms.fix(engine, study, "2h", STORED)
+    for same in (None, STORED, Given(parameters={"recharge": 2, "min_resource": None})):
+        assert terms.fix(engine, study, "2h", same) == fixed
+    with pytest.raises(DeadlineConflict, match=says):
+        terms.fix(engine, study, "2h", given)
+    assert terms.read(engine, study) == fixed
+
+
+def test_a_first_process_gives_what_there_is(storage: str | None) -> None:
     study = _study(storage)
     engine = open_table(study)
-    terms.fix(engine, study, "2h", parameters=PARAMETERS)
-    with caplog.at_level(logging.WARNING):
-        joined = terms.fix(engine, study, "2h", parameters={**PARAMETERS, "reduction_factor": 2})
-    assert joined.parameters == PARAMETERS
-    assert "which its first process chose" in caplog.text
     with pytest.raises(DeadlineError, match=r"no policy 'nonsense'; choose one of .*'hypersched'"):
-        terms.fix(engine, study, "2h", policy="nonsense")
-
-
-def test_the_most_slots_of_a_trial_are_those_that_the_first_says(
-    storage: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    study = _study(storage)
-    engine = open_table(study)
-    assert terms.fix(engine, study, "2h", max_slots=1).max_slots == 1
-    assert terms.fix(engine, study, "2h").max_slots == 1 and caplog.messages == []
-    assert terms.fix(engine, study, "2h", max_slots=4).max_slots == 1
-    assert "has max_slots=1, which its first process chose, not 4" in caplog.text
-    found = terms.read(engine, study)
-    assert found is not None and found.max_slots == 1
+        terms.fix(engine, study, "2h", Given("nonsense"))
+    assert terms.read(engine, study) is None
 
 
 def test_several_objectives_are_refused(storage: str | None) -> None:

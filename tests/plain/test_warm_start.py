@@ -35,7 +35,7 @@ def earlier(name: str, params: dict[str, Any], storage: Any = None) -> optuna.St
     for given, state, reports in (
         (other, TrialState.COMPLETE, {1: 0.1, 2: 0.5}),
         (params, TrialState.PRUNED, {1: 0.7}),
-        (other, TrialState.FAIL, {1: 0.99}),
+        (other, TrialState.FAIL, {1: 0.6}),
         (other, TrialState.RUNNING, {1: float("nan")}),
     ):
         study.add_trial(

@@ -21,6 +21,7 @@ from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation.environment import CountedTrials
 from optuna_deadline.study import terms
+from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 
@@ -85,7 +86,7 @@ class Stored(Paid):
         super().__init__(budget)
         self.study = optuna.create_study(storage=url, study_name="s", direction="maximize")
         self.engine = open_table(self.study)
-        fixed = terms.fix(self.engine, self.study, f"{hours}h", budget=budget)
+        fixed = terms.fix(self.engine, self.study, f"{hours}h", Given(budget=budget))
         self.now, self.started = fixed.started, fixed.started
         self.table = self.open()
 

@@ -9,6 +9,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from optuna_deadline import DeadlineSampler
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
@@ -117,6 +118,45 @@ def test_who_reports_the_best_value_before_it_leaves_for_good_is_complete(
     assert scene.end() == {0: TrialState.PRUNED, 1: TrialState.COMPLETE}
     assert (scene.study.best_trial.number, scene.study.best_value) == (1, 0.95)
     assert [line.state for line in scene.table.trials()] == ["retired", "complete"]
+
+
+def keeps(scene: Scene, number: int, good: bool) -> None:
+    """The objective leaves what the sampler's function makes a constraint of."""
+    trial = scene.study.trials[number]
+    scene.study._storage.set_trial_user_attr(trial._trial_id, "size", -1.0 if good else 1.0)
+
+
+def sized(trial: optuna.trial.FrozenTrial) -> tuple[float]:
+    return (trial.user_attrs["size"],)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["feasible", "infeasible"])
+def test_a_feasible_trial_wins_whoever_ends_first(scene: Scene, first: int) -> None:
+    scene.study.sampler = DeadlineSampler(optuna.samplers.TPESampler(constraints_func=sized))
+    scene.planner = scene.elected("w")
+    scene.report(0, 1, 0.5)
+    scene.report(1, 1, 0.9)
+    for number in (first, 1 - first):
+        keeps(scene, number, number == 0)
+        scene.policy.orders = {number: Retire("done")}
+        scene.tick()
+        scene.release(number, "retired", "stop")
+        for _ in range(3):
+            scene.tick()
+    assert scene.end() == {0: TrialState.COMPLETE, 1: TrialState.PRUNED}
+    assert (scene.study.best_trial.number, scene.study.best_value) == (0, 0.5)
+
+
+def test_an_infeasible_trial_wins_if_all_are_and_one_line_says_so(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.report(0, 1, 0.5)
+    scene.report(1, 1, 0.9)
+    for trial in scene.study.trials:
+        scene.study._storage.set_trial_system_attr(trial._trial_id, "constraints:size", 1.0)
+    assert scene.end() == {0: TrialState.PRUNED, 1: TrialState.COMPLETE}
+    assert caplog.messages.count("No trial is feasible: the best one, trial 1, violates a "
+                                 "constraint.") == 1  # fmt: skip
 
 
 def test_who_prunes_or_raises_after_the_best_value_is_complete(scene: Scene) -> None:

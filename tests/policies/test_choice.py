@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineConflict, DeadlineError
 from optuna_deadline.policies import (
     AdaptiveHalving,
     HyperSched,
@@ -148,16 +147,32 @@ def test_what_a_function_returns_is_checked() -> None:
         FunctionPolicy(lambda snapshot: None).plan(SNAPSHOT)  # type: ignore[arg-type, return-value]
 
 
-def test_parameters_are_in_the_terms_and_the_first_hold(caplog: pytest.LogCaptureFixture) -> None:
+def test_parameters_are_in_the_terms_and_the_first_hold() -> None:
     study = optuna.create_study(study_name="s")
     first = {**RESOURCES, "recharge": 2.0}
     fixed = agree(study, "1h", "hypersched", first)
     assert fixed.parameters == first
-    with caplog.at_level(logging.WARNING):
-        joined = agree(study, "1h", "hypersched", {**RESOURCES, "recharge": 3.0})
-    assert joined.parameters == first and "which its first process chose" in caplog.text
+    assert agree(study, "1h", None, {"recharge": 2}).parameters == first
+    with pytest.raises(DeadlineConflict, match=r"recharge 2\.0 .* recharge 3\.0"):
+        agree(study, "1h", "hypersched", {**RESOURCES, "recharge": 3.0})
     with pytest.raises(DeadlineError, match="takes no 'speed'"):
-        agree(study, "1h", None, {**RESOURCES, "speed": 3.0})
+        agree(optuna.create_study(), "1h", None, {**RESOURCES, "speed": 3.0})
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["first", "second"])
+def test_a_worker_asks_for_what_the_pruner_leaves_open(fixed: bool) -> None:
+    study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=9))
+    if fixed:
+        study.pruner.terms(study)  # type: ignore[attr-defined]
+        with pytest.raises(DeadlineConflict, match=r"policy 'adaptive_halving' .* policy 'fifo'"):
+            agree(study, None, "fifo", {})
+    else:
+        asked = {"min_resource": None, "most_trials": 2}
+        joined = agree(study, None, "fifo", asked, max_slots=1)
+        assert (joined.policy, joined.max_slots) == ("fifo", 1)
+        assert joined.parameters["most_trials"] == 2 and joined.parameters["max_resource"] == 9
+    with pytest.raises(DeadlineConflict, match=r"max_resource 9 .* max_resource 7"):
+        agree(study, None, None, {"max_resource": 7})
 
 
 def test_the_pruner_fixes_policy_and_parameters(place: str) -> None:

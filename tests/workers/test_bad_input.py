@@ -123,7 +123,7 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ({"max_slots": -1}, "max_slots must be a number of slots such as 1, but got -1"),
         ({"max_slots": "two"}, "max_slots must be a number of slots such as 1, but got 'two'"),
         ({"max_slots": True}, "max_slots must be a number of slots such as 1, but got True"),
-        ({"max_slots": 1, "deadline": None}, "pass deadline='2h' too"),
+        ({"max_slots": 1, "deadline": None}, "has no deadline yet: pass deadline='2h'"),
         ({"until": "soon"}, "'soon' is not a deadline"),
         (
             {"checkpoints": __file__},
@@ -201,7 +201,8 @@ def test_creating_twice_joins_and_another_deadline_is_a_conflict(tmp_path: Path)
     assert runner.invoke(app, [*command, "1h"]).exit_code == 0
     conflict = runner.invoke(app, [*command, "2h"])
     assert conflict.exit_code == 2
-    assert runner.invoke(app, [*command, "2h", "--extend"]).exit_code == 0
+    assert runner.invoke(app, [*command, "2h", "--extend"]).exit_code == 2, "once it has passed"
+    assert runner.invoke(app, ["extend", *command[1:], "2h"]).exit_code == 0
 
 
 def test_a_name_is_no_study() -> None:

@@ -125,5 +125,5 @@ def test_the_first_budget_holds(sqlite_study: optuna.Study) -> None:
     assert agree(sqlite_study, "1h", None, {}).budget == terms.budget
     with pytest.raises(DeadlineConflict, match=r"budget 20 usd at 0.9 .*wants 30 usd"):
         agree(sqlite_study, "1h", None, {}, budget=make_budget("30usd", 0.9))
-    with pytest.raises(DeadlineError, match="A budget is fixed with the deadline"):
+    with pytest.raises(DeadlineConflict, match="wants 30 usd"):
         agree(sqlite_study, None, None, {}, budget=make_budget("30usd", 0.9))

@@ -1,0 +1,86 @@
+"""Constraints: whether a trial may win, which decides before its value.
+
+A constraint is a number that must not be positive. Users set them by ``Trial.set_constraint``, or
+the sampler's ``constraints_func`` computes them when a trial ends; Optuna stores both as system
+attributes. Only what compares trials for good asks: the best report, the winner, the COMPLETE
+copy, the checkpoints that stay, the parameters of earlier studies. Policies, pruners and charts
+rank by the value alone, since most constraints are known at a trial's end only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+#: The larger one wins. A trial of a study without constraints is of unknown feasibility.
+INFEASIBLE, UNKNOWN, FEASIBLE = 0, 1, 2
+
+#: The attribute of what a ``constraints_func`` returns; the others are "constraints:NAME".
+_KEY = "constraints"
+
+
+def feasibility(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any] | None = None) -> int:
+    """Whether a trial keeps its constraints, as far as that is known.
+
+    Args:
+        trial: The trial.
+        compute: The sampler's ``constraints_func``, for a trial that has not ended in Optuna.
+    """
+    values = constraints(trial)
+    if not values and compute is not None and not trial.state.is_finished():
+        try:
+            values = list(compute(trial))
+        except Exception:  # it needs what the objective has not set yet
+            return UNKNOWN
+    if not values:
+        return UNKNOWN
+    return FEASIBLE if all(value <= 0.0 for value in values) else INFEASIBLE
+
+
+def none_feasible(number: int) -> str:
+    """What to say where the best trial violates a constraint."""
+    return f"No trial is feasible: the best one, trial {number}, violates a constraint."
+
+
+def constraints(trial: FrozenTrial) -> Sequence[float]:
+    """The stored values of a trial's constraints."""
+    return [
+        value
+        for key, stored in constraint_attributes(trial).items()
+        for value in (stored if key == _KEY else [stored])
+    ]
+
+
+def constraint_attributes(trial: FrozenTrial) -> dict[str, Any]:
+    """The system attributes in which Optuna stores them."""
+    return {
+        key: value
+        for key, value in trial.system_attrs.items()
+        if (key == _KEY and value) or key.startswith(f"{_KEY}:")
+    }
+
+
+def known_feasibility(study: Study, numbers: Iterable[int] | None = None) -> dict[int, int]:
+    """The feasibility of all trials, or of some, where it is known."""
+    compute = _constraints_func(study.sampler)
+    if numbers is None:
+        trials = study.get_trials(deepcopy=False)
+    else:
+        storage, key = study._storage, study._study_id
+        ids = [storage.get_trial_id_from_study_id_trial_number(key, number) for number in numbers]
+        trials = [storage.get_trial(trial_id) for trial_id in ids]
+    found = {trial.number: feasibility(trial, compute) for trial in trials}
+    return {number: feasible for number, feasible in found.items() if feasible != UNKNOWN}
+
+
+def _constraints_func(sampler: BaseSampler | None) -> Callable[[FrozenTrial], Any] | None:
+    """The function of a sampler, or of the one that it wraps."""
+    while sampler is not None:
+        if (found := getattr(sampler, "_constraints_func", None)) is not None:
+            return found  # type: ignore[no-any-return]
+        sampler = getattr(sampler, "_sampler", getattr(sampler, "_base_sampler", None))
+    return None
