@@ -12,7 +12,7 @@ logging.getLogger(__name__).addFilter(escape_arguments)
 if TYPE_CHECKING:
     __version__: str
 
-    from optuna_deadline._out_of_time import out_of_time
+    from optuna_deadline._out_of_time import out_of_time, time_left
     from optuna_deadline.callbacks import DeadlineGate
     from optuna_deadline.elastic import Result, run
     from optuna_deadline.pruners import DeadlinePruner, deadline_report
@@ -28,6 +28,7 @@ else:
         "forecast": "scenarios.api",
         "what_if": "scenarios.api",
         "out_of_time": "_out_of_time",
+        "time_left": "_out_of_time",
         "Price": "values.prices",
         "DeadlineGate": "callbacks",
         "Result": "elastic",
@@ -67,6 +68,7 @@ __all__ = [
     "forecast",
     "what_if",
     "out_of_time",
+    "time_left",
     "run",
     "Segment",
     "SegmentEnd",

@@ -1,8 +1,10 @@
-"""The check that a hand-written training loop makes besides ``should_prune()``."""
+"""What a loop of one's own asks: is there time for this trial, and for another one?"""
 
 from __future__ import annotations
 
 from typing import Any
+
+from optuna.study import Study
 
 
 def out_of_time(trial: Any) -> bool:
@@ -42,3 +44,37 @@ def out_of_time(trial: Any) -> bool:
     if study is None or pruner is None:
         return False
     return pruner.out_of_time(study, trial._get_latest_trial())
+
+
+def time_left(study: Study) -> float:
+    """Seconds until the study's deadline; negative once it has passed.
+
+    For scripts that ask and tell, whose loop no sampler can end. With a
+    :class:`~optuna_deadline.DeadlinePruner` it takes a statement only after the deadline, in case
+    another process has moved it.
+
+    Example:
+        ```python
+        while time_left(study) > 0:
+            trial = study.ask()
+            study.tell(trial, train(trial))
+        ```
+
+    Args:
+        study: A study with a deadline.
+
+    Raises:
+        DeadlineError: The study has no deadline.
+    """
+    from optuna_deadline.allocation.sql.database.engine import open_table
+    from optuna_deadline.pruners import find_deadline_pruner
+    from optuna_deadline.study import terms
+
+    pruner = find_deadline_pruner(study.pruner)
+    if pruner is None:
+        known = terms.read_stored(open_table(study), study)
+        return known.deadline - known.read
+    tracker = pruner.tracker(study)
+    if tracker.time_left() <= 0:
+        tracker.refresh()
+    return tracker.time_left()

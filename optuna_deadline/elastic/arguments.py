@@ -61,11 +61,8 @@ def agree(
     if deadline is not None:
         return study_terms.fix(engine, study, deadline, given, extend=extend)
     pruner = find_deadline_pruner(study.pruner)
-    found = study_terms.read(engine, study) if pruner is None else pruner.terms(study, given)
-    if found is None:
-        raise DeadlineError(
-            f"The study {study.study_name!r} has no deadline yet: {study_terms.fixing(study)}."
-        )
+    stored = study_terms.read_stored
+    found = stored(engine, study) if pruner is None else pruner.terms(study, given)
     study_terms.check_given(found, given)
     return found
 

@@ -57,6 +57,7 @@ from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE, own_address
+from optuna_deadline.samplers import DeadlineSampler
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
@@ -137,7 +138,7 @@ class ElasticWorker:
         )
         self._engine = engine
         self._listen = listen and NotificationListener.works_on(engine)
-        self.study = _without_deadline_pruner(study)
+        self.study = _planned(study)
         self._publish = publish
         self._ledger = None
         self._host_type = host_type or os.environ.get(HOST_TYPE) or None
@@ -320,12 +321,13 @@ def _address(engine: sa.Engine) -> str:
     return found
 
 
-def _without_deadline_pruner(study: Study) -> Study:
-    """The study with a pruner that never prunes, since the plan ends its trials."""
-    if find_deadline_pruner(study.pruner) is None:
-        return study
+def _planned(study: Study) -> Study:
+    """The study with a DeadlineSampler, and a pruner that never prunes: the plan ends trials."""
     planned = copy.copy(study)
-    planned.pruner = NopPruner()
+    if find_deadline_pruner(study.pruner) is not None:
+        planned.pruner = NopPruner()
+    if not isinstance(study.sampler, DeadlineSampler):
+        planned.sampler = DeadlineSampler(study.sampler)
     return planned
 
 

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners._clock import ProcessClock
+from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
@@ -199,6 +200,7 @@ class DeadlinePruner(BasePruner):
         if over:
             with suppress(RuntimeError):  # of ask and tell, which has no loop to end
                 study.stop()
+                returns_at_once(study)
         if study._stop_flag and not tracker.stopped and tracker.is_early(left):
             _logger.warning(
                 "study.optimize ends %s before the deadline: %s.",
@@ -210,6 +212,12 @@ class DeadlinePruner(BasePruner):
             )
         tracker.stopped = study._stop_flag
         return over
+
+    def is_over(self, study: Study) -> bool:
+        """Whether no new trial could report once before the deadline; reads it again."""
+        tracker = self.tracker(study)
+        tracker.refresh()
+        return tracker.time_left() < tracker.quickest_report()
 
     def trial_ends(
         self,
@@ -251,8 +259,7 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             joined = study._study_id in self._trackers.get(study._storage, {})
         tracker = self.tracker(study)
-        # Also at the next study.optimize after one that was ended.
-        if joined and not (tracker.stopped and not study._stop_flag):
+        if joined and (study._thread_local.in_optimize_loop or not tracker.stopped):
             return False
         if tracker.time_left() <= 0:
             tracker.refresh()
@@ -261,7 +268,6 @@ class DeadlinePruner(BasePruner):
             raise _terms.over(tracker.terms)
         if left < quickest:
             raise _terms.too_late(tracker.terms, left, quickest)
-        tracker.stopped = False
         return True
 
     def terms(self, study: Study, given: Given | None = None) -> Terms:

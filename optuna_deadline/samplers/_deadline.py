@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline.errors import DeadlineError, DeadlinePassed
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._complete_best import complete_the_best
+from optuna_deadline.pruners._study_over import StudyOver
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
@@ -245,7 +246,7 @@ class DeadlineSampler(BaseSampler):
         return self._seen.get(study, trial, lambda: self._view(study, trial))
 
     def _view(self, study: Study, trial: FrozenTrial) -> Study:
-        several = type(study) is not Study or len(study.directions) > 1
+        several = type(study) not in (Study, StudyOver) or len(study.directions) > 1
         number, share = trial.number, self._floor  # evenly spread over all trials
         if several or int((number + 1) * share) > int(number * share):
             return study

@@ -14,11 +14,13 @@ from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.scenarios.comparison import DRAWS, SECONDS, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change
 from optuna_deadline.values.budgets import Budget, BudgetLike
-from optuna_deadline.values.deadlines import parse_duration
+from optuna_deadline.values.deadlines import DeadlineLike, parse_duration
 from optuna_deadline.values.prices import parse_amount
 
 
-def forecast(study: Study, *, later: str | None = None, table: str | None = None) -> Forecast:
+def forecast(
+    study: Study, *, later: DeadlineLike | None = None, table: str | None = None
+) -> Forecast:
     """Predict the best value at the deadline, and the value of each trial.
 
     The band from ``low`` to ``high`` should contain eight of ten outcomes; ``python -m
@@ -27,7 +29,8 @@ def forecast(study: Study, *, later: str | None = None, table: str | None = None
 
     Args:
         study: A study with a deadline, in training or ended.
-        later: What if the deadline were this much later, as ``"1h"``; :func:`what_if` also
+        later: What if the deadline were this much later, as ``"1h"`` or a timedelta;
+            :func:`what_if` also
             simulates the study's policy.
         table: The database of the allocation table, if the study's storage is not SQL.
 
@@ -37,14 +40,16 @@ def forecast(study: Study, *, later: str | None = None, table: str | None = None
     """
     history = read_history(study, table)
     if later is not None:
-        history = replace(history, deadline=history.deadline + duration_of(later))
+        history = replace(
+            history, deadline=history.deadline + parse_duration(later, argument("later"))
+        )
     return look_ahead(history)
 
 
 def what_if(
     study: Study,
     *,
-    later: str | None = None,
+    later: DeadlineLike | None = None,
     gpus: int = 0,
     budget: BudgetLike | None = None,
     draws: int = DRAWS,
@@ -61,7 +66,7 @@ def what_if(
 
     Args:
         study: A study with a deadline, in training, whose trials have reported.
-        later: By how much the deadline would be later, as ``"1h"``.
+        later: By how much the deadline would be later, as ``"1h"`` or a timedelta.
         gpus: Additional slots, on a machine of their own; negative for fewer.
         budget: Additional budget, as 20 or ``"20usd"``.
         draws: Simulated ends of each case.
@@ -87,7 +92,7 @@ def what_if(
 
 
 def change_of(
-    has: Budget | None, later: str | None, gpus: int, budget: BudgetLike | None
+    has: Budget | None, later: DeadlineLike | None, gpus: int, budget: BudgetLike | None
 ) -> Change:
     """A change from the user's arguments.
 
@@ -116,14 +121,5 @@ def change_of(
             )
         if has.amount + money <= 0:
             raise DeadlineError(f"The budget of {has} cannot be {-money:g} {has.currency} less.")
-    seconds = 0.0 if later is None else duration_of(later.strip().removeprefix("+"))
+    seconds = 0.0 if later is None else parse_duration(later, argument("later"))
     return Change(seconds, gpus, money)
-
-
-def duration_of(later: str) -> float:
-    """The seconds of a duration.
-
-    Raises:
-        DeadlineError: It is an instant, or neither.
-    """
-    return parse_duration(later, argument("later"))

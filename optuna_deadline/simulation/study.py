@@ -14,6 +14,8 @@ from optuna_deadline.simulation.cluster import Cluster, Funding, Provider
 from optuna_deadline.simulation.environment import ConfigurationSampler, World
 from optuna_deadline.simulation.worker import SimulatedWorker
 from optuna_deadline.simulation.workload import Workload
+from optuna_deadline.study import policy_choice
+from optuna_deadline.values.deadlines import DeadlineLike, parse_duration
 
 #: Events for the figures.
 _READ = ("start", "resume", "acquire", "release", "reap", "settle")
@@ -207,21 +209,27 @@ class Simulation:
 
 
 def simulate(
-    policy: Policy,
+    policy: policy_choice.PolicyLike,
     workload: Workload,
     cluster: Cluster | None = None,
     *,
-    deadline: float,
+    deadline: DeadlineLike,
     seed: int = 0,
     funding: Funding | None = None,
     search: ConfigurationSampler | None = None,
 ) -> Outcome:
-    """Run one study; see :class:`Simulation` for the arguments."""
+    """Run one study; see :class:`Simulation` for the arguments.
+
+    The policy may be a name, and the deadline a duration, as for :func:`optuna_deadline.run`.
+
+    Raises:
+        DeadlineError: The policy does not exist, or the deadline is no duration.
+    """
     return Simulation(
-        policy,
+        policy_choice.make(policy, {}),
         workload,
         cluster,
-        deadline=deadline,
+        deadline=parse_duration(deadline, "deadline"),
         seed=seed,
         funding=funding,
         search=search,

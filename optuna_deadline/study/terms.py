@@ -203,6 +203,19 @@ def read(engine: sa.Engine, study: Study) -> Terms | None:
     return None if row is None else _terms(row, now)
 
 
+def read_stored(engine: sa.Engine, study: Study) -> Terms:
+    """The same.
+
+    Raises:
+        DeadlineError: The study has none.
+    """
+    if (found := read(engine, study)) is None:
+        raise DeadlineError(
+            f"The study {study.study_name!r} has no deadline yet: {fixing(study)}."
+        )
+    return found
+
+
 def key(engine: sa.Engine, study: Study) -> str:
     """The random key that distinguishes a study from others of the same name.
 

@@ -90,22 +90,23 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
     raise DeadlineError(f"{deadline!r} is not a deadline; {_ways()}.")
 
 
-def parse_duration(text: str, what: str) -> float:
+def parse_duration(duration: DeadlineLike, what: str) -> float:
     """Parse a duration; return its seconds.
 
     Args:
-        text: The duration.
+        duration: What :func:`parse_deadline` takes, but no instant; a text may begin with "+".
         what: The name of the argument, for the error message.
 
     Raises:
         DeadlineError: It is an instant, or invalid.
     """
     try:
+        text = duration.strip().removeprefix("+") if isinstance(duration, str) else duration
         seconds = parse_deadline(text).duration
     except DeadlineError:
         seconds = None
     if seconds is None:
-        raise DeadlineError(f"{what} needs a duration such as 10s or 1h, but got {text!r}.")
+        raise DeadlineError(f"{what} needs a duration such as 10s or 1h, but got {duration!r}.")
     return seconds
 
 

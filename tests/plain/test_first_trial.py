@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +16,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_of_time
-from optuna_deadline.elastic.worker import _without_deadline_pruner
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.elastic.worker import _planned
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
+from optuna_deadline.study import terms
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -53,11 +56,29 @@ def _states(study: optuna.Study) -> Counter[TrialState]:
 
 @pytest.fixture
 def ended(storage_url: str, clock: Any) -> optuna.Study:
-    """A study whose deadline has passed by the clock of its process."""
+    """A study whose deadline has passed, in a process that comes too late."""
     study = _study(storage_url, clock=clock)
     study.optimize(lambda trial: _train(trial, clock), callbacks=[DeadlineGate()])
+    terms.end_within(open_table(study), study, -1.0)
     clock.advance(100)
-    return study
+    return _study(storage_url, clock=clock)
+
+
+def test_a_process_that_has_trained_returns(
+    storage_url: str, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The usual loop: tune, look, tune."""
+    study = _study(storage_url, clock=clock)
+    for _ in range(5):
+        study.optimize(lambda trial: _train(trial, clock, 30.0), n_trials=2)
+    states = _states(study)
+    assert set(states) == {TrialState.COMPLETE} and states.total() < 8
+    said = [line for line in caplog.messages if "study.optimize returns at once" in line]
+    assert len(said) == 1
+    assert pickle.loads(pickle.dumps(study)).study_name == "s"
+    terms.extend(open_table(study), study, "1h")
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    assert _states(study).total() == states.total() + 2, "it goes on once the deadline is moved"
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
@@ -160,13 +181,18 @@ def test_a_trial_that_starts_near_the_deadline_is_no_error(
 
     study.optimize(objective)
     assert _states(study).total() == 2
-    with pytest.raises(DeadlineError, match="has passed"):
-        study.optimize(objective)
+    study.optimize(_never)
 
 
 def test_a_planner_opens_trials_whatever_the_pruner_says(ended: optuna.Study) -> None:
-    planned = _without_deadline_pruner(ended)
+    planned = _planned(ended)
     assert planned.ask().should_prune() is False
     assert (planned.sampler, planned._storage) == (ended.sampler, ended._storage)
-    plain = optuna.create_study()
-    assert _without_deadline_pruner(plain) is plain
+
+
+def test_a_worker_samples_for_the_deadline_whoever_made_the_study() -> None:
+    """As on the command line; a wrapped sampler is the study's own."""
+    study = optuna.create_study(sampler=optuna.samplers.QMCSampler(seed=1))
+    planned = _planned(study)
+    assert isinstance(planned.sampler, DeadlineSampler)
+    assert planned.sampler._sampler is study.sampler

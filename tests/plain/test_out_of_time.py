@@ -10,7 +10,10 @@ import optuna
 import pytest
 from clocks import ahead
 
-from optuna_deadline import DeadlinePruner, best, out_of_time
+from optuna_deadline import DeadlinePruner, best, out_of_time, time_left
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study import terms
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -91,6 +94,24 @@ def test_it_costs_no_statement_while_there_is_time(
     with counting(study) as sent:
         assert out_of_time(trial) is True
     assert len(sent) == 1
+
+
+def test_a_loop_of_ones_own_asks_for_the_time(clock: Any) -> None:
+    study = optuna.create_study(pruner=DeadlinePruner("100s", clock=clock))
+    begun = 0
+    while time_left(study) > 0:
+        study.tell(study.ask(), 0.5)
+        clock.advance(30)
+        begun += 1
+    assert begun == 4 and -30 < time_left(study) <= 0
+
+
+def test_who_knows_no_deadline_is_told_how_to_give_one() -> None:
+    study = optuna.create_study(study_name="s")
+    with pytest.raises(DeadlineError, match="The study 's' has no deadline yet: pass deadline"):
+        time_left(study)
+    terms.fix(open_table(study), study, "1h")
+    assert 3500 < time_left(study) <= 3600
 
 
 def test_it_sees_an_extension_by_another_process(storage_url: str, clock: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from histories import Recipe
@@ -14,6 +16,7 @@ from optuna_deadline.history.series import costs
 from optuna_deadline.policies import make_policy
 from optuna_deadline.policies.api import Plan, Snapshot
 from optuna_deadline.policies.baselines.fifo import Fifo
+from optuna_deadline.scenarios.api import change_of
 from optuna_deadline.scenarios.comparison import AS_IT_IS, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change, Draws, make_world, run
 from optuna_deadline.scenarios.initial_state import InitialState
@@ -29,6 +32,13 @@ RECIPES = [
 def ask(history: History, change: Change = AS_IT_IS, draws: int = 2, seed: int = 0) -> WhatIf:
     question = Scenario(history, change, draws=draws, seed=seed)
     return question.answer(list(question.pairs(1e9)))
+
+
+@pytest.mark.parametrize("later", ["1h", "+60min", 3600, timedelta(hours=1)])
+def test_more_time_is_given_as_a_deadline_is(later: Any) -> None:
+    assert change_of(None, later, 0, None).seconds == 3600.0
+    with pytest.raises(DeadlineError, match="later needs a duration"):
+        change_of(None, "2030-01-31T18:00+01:00", 0, None)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.policy)

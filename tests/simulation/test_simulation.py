@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from allocation.suite.world import assert_legal
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import (
@@ -227,6 +230,17 @@ def test_everything_counts_in_a_study_of_one_trial() -> None:
     assert outcome.training == pytest.approx(30.0) and outcome.overhead == pytest.approx(5.0)
     assert outcome.regret == 0 and outcome.value == 0.5
     assert outcome.ended < 100 - 50, "settled as soon as nothing was left to train"
+
+
+@pytest.mark.parametrize("deadline", [100, "100s", timedelta(seconds=100)])
+def test_a_name_and_a_duration_are_taken_as_in_live_calls(deadline: Any) -> None:
+    one = generate("climbing", 1, configurations=8, steps=4)
+    expected = simulate(make_policy("fifo", {}), one, deadline=100.0)
+    assert simulate("fifo", one, deadline=deadline) == expected
+    with pytest.raises(DeadlineError, match="no policy 'fifa'"):
+        simulate("fifa", one, deadline=deadline)
+    with pytest.raises(DeadlineError, match="deadline needs a duration"):
+        simulate("fifo", one, deadline="2030-01-31T18:00+01:00")
 
 
 def test_a_search_chooses_what_a_trial_trains_once_and_for_all() -> None:
