@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -79,10 +80,11 @@ def test_who_is_not_installed_is_left_out_in_words(
 def test_the_best_value_so_far_is_read_from_the_reports(
     direction: str, values: list[float], tmp_path: Path
 ) -> None:
-    assert read(tmp_path) == []  # nobody has reported
+    assert read(tmp_path) == []  # before the first report
     for at, trial, step, value in ((12.0, "b", 1, 0.3), (11.0, "a", 1, 0.2), (13.0, "a", 2, 0.4)):
         append(tmp_path, Report(at, trial, step, value, 16))
-    found = improvements(read(tmp_path), 10.0, maximize=direction == "maximize")
+    append(tmp_path, Report(10.5, "c", 1, math.nan, 16))  # a trial that has diverged
+    found = improvements(read(tmp_path), 10.0, direction)
     assert [value for _, value in found] == values
     assert found[0] == (1.0, 0.2)
 

@@ -23,8 +23,7 @@ from statistics import fmean
 from typing import Any
 
 import optuna
-from optuna.study import StudyDirection
-from optuna_deadline_demo import TASKS
+from optuna_deadline_demo import TASKS, Direction
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +36,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
 from optuna_deadline.simulation.comparison import Estimate
+from optuna_deadline.values.scores import score
 
 _PATIENCE = 120.0  # seconds after the deadline at which running processes are killed
 _REFERENCE = "elastic"
@@ -74,10 +74,9 @@ class Outcome:
     improved: Sequence[Sequence[float]] = ()
     usage: dict[str, float] | None = None
 
-    def when(self, value: float, maximize: bool) -> float | None:
-        """The seconds at which it had a value at least as good; None if never."""
-        sign = 1.0 if maximize else -1.0
-        return next((at for at, mine in self.improved if sign * mine >= sign * value), None)
+    def when(self, wanted: float, direction: str) -> float | None:
+        """The seconds at which it had a value of at least this score; None if never."""
+        return next((at for at, mine in self.improved if score(mine, direction) >= wanted), None)
 
 
 def contend(name: str, task: str, seconds: float, seed: int, slots: int, alone: Paces) -> Outcome:
@@ -123,9 +122,7 @@ def contend(name: str, task: str, seconds: float, seed: int, slots: int, alone: 
             for process in processes:
                 process.kill()
     reports = [report for report in reports if report.at <= deadline]
-    improved = improvements(
-        reports, deadline - seconds, maximize=TASKS[task].direction == "maximize"
-    )
+    improved = improvements(reports, deadline - seconds, TASKS[task].direction)
     return Outcome(
         name,
         seconds,
@@ -141,12 +138,12 @@ def contend(name: str, task: str, seconds: float, seed: int, slots: int, alone: 
     )
 
 
-def _start(processes: Sequence[subprocess.Popen[str]], url: str, direction: str) -> optuna.Study:
+def _start(
+    processes: Sequence[subprocess.Popen[str]], url: str, direction: Direction
+) -> optuna.Study:
     """Wait until all processes are ready; return the study that they share."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        study_name="live", storage=url, direction=StudyDirection[direction.upper()]
-    )
+    study = optuna.create_study(study_name="live", storage=url, direction=direction)
     for process in processes:
         assert process.stdout is not None
         if process.stdout.readline().strip() != READY:
@@ -199,16 +196,15 @@ def lead(outcomes: Sequence[Outcome], seconds: float, direction: str) -> list[fl
 
     None where it never had.
     """
-    maximize, mine = direction == "maximize", [o for o in outcomes if o.seconds == seconds]
-    found = []
+    mine, found = [one for one in outcomes if one.seconds == seconds], []
     for ours in (one for one in mine if one.contender == _REFERENCE):
         peers = [
-            one.value
+            score(one.value, direction)
             for one in mine
             if one.seed == ours.seed and one.contender not in _OURS and one.value is not None
         ]
         if peers:
-            at = ours.when(max(peers) if maximize else min(peers), maximize)
+            at = ours.when(max(peers), direction)
             found.append(None if at is None else at / seconds)
     return found
 
@@ -323,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show(figures(outcomes, direction))
     say_lead(outcomes, direction)
     if given.picture is not None:
-        draw(outcomes, given.picture, direction)
+        draw(outcomes, given.picture)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from optuna_deadline.worker.devices import Offer
 
 READY = "ready"
 OVER = "over"
-_RESOURCES = {"min_resource": 1, "max_resource": None, "reduction_factor": None}
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def elastic(contest: Contest) -> None:
     until = datetime.fromtimestamp(contest.deadline, timezone.utc)
     source, offer = _prepare(contest.task, contest.slots, contest.folder)
     ElasticWorker(
-        study, source, agree(study, until, None, _RESOURCES), offer=offer,
+        study, source, agree(study, until, None, {}), offer=offer,
         checkpoints=contest.folder, fork_server=contest.server,
     ).run()  # fmt: skip
 

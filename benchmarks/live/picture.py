@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _POINTS = 200
 
 
-def draw(outcomes: Sequence[Outcome], path: Path, direction: str) -> None:
+def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     """Draw the median over seeds of each contender, from the time at which each seed has one."""
     deadlines = sorted({one.seconds for one in outcomes})
     with picture(path, len(deadlines), (5.0, 3.6)) as panels:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from optuna_deadline.allocation.records import ReportRow
+from optuna_deadline.history.records import best_so_far
+
 _NAME = "reports.jsonl"
 
 
@@ -47,18 +50,17 @@ def read(folder: Path) -> list[Report]:
 
 
 def improvements(
-    reports: Iterable[Report], begin: float, maximize: bool
+    reports: Iterable[Report], begin: float, direction: str
 ) -> list[tuple[float, float]]:
     """The best value so far, at each instant at which it became better.
 
     Args:
         reports: In the order of their times.
         begin: The instant from which seconds count.
-        maximize: Whether larger values are better.
+        direction: "minimize" or "maximize".
     """
-    found: list[tuple[float, float]] = []
-    for report in reports:
-        before = found[-1][1] if found else None
-        if before is None or (report.value > before if maximize else report.value < before):
-            found.append((report.at - begin, report.value))
-    return found
+    rows = [
+        ReportRow(place, 0, one.step, one.value, 1, 0.0, one.at)
+        for place, one in enumerate(reports)
+    ]
+    return [(one.at - begin, one.value) for one in best_so_far(rows, direction)]

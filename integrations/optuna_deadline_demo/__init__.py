@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
+
+Direction: TypeAlias = Literal["minimize", "maximize"]
 
 
 class Task(NamedTuple):
@@ -12,7 +14,7 @@ class Task(NamedTuple):
     """
 
     name: str
-    direction: str
+    direction: Direction
     deadline: str  #: long enough to show what the policy does
     about: str
 

@@ -16,9 +16,9 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from optuna_deadline_demo.training import Objective
+from optuna_deadline_demo.training import Objective, Rows
 
 MONITOR = "bits"
 MAX_EPOCHS = 40
@@ -69,28 +69,12 @@ def corpus() -> tuple[Tensor, Tensor]:
 SEEN, UNSEEN = corpus()  # read once on a host: each trial's process is forked from this one
 
 
-class Windows(L.LightningDataModule):
-    """Windows of bytes; an epoch trains on a random part of them."""
-
-    def __init__(self, batch: int) -> None:
-        super().__init__()
-        self.batch = batch
-
-    def setup(self, stage: str) -> None:
-        """Cut the sources into windows of one byte more than the context."""
-        length, unseen = size().context + 1, size().unseen
-        held_out = UNSEEN.unfold(0, length, length)
-        self.train = TensorDataset(SEEN.unfold(0, length, length))
-        # Spread over all files that are held out.
-        self.validation = TensorDataset(held_out[:: max(1, len(held_out) // unseen)][:unseen])
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches."""
-        return DataLoader(self.train, batch_size=self.batch, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """The same windows each time."""
-        return DataLoader(self.validation, batch_size=64)
+def windows(batch: int) -> Rows:
+    """Windows of one byte more than the context; an epoch trains on a random part of them."""
+    length, unseen = size().context + 1, size().unseen
+    held_out = UNSEEN.unfold(0, length, length)
+    spread = held_out[:: max(1, len(held_out) // unseen)][:unseen]  # over all files
+    return Rows(TensorDataset(SEEN.unfold(0, length, length)), TensorDataset(spread), batch, 64)
 
 
 class GPT(L.LightningModule):
@@ -185,5 +169,5 @@ def options(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 objective = Objective(
-    MONITOR, MAX_EPOCHS, suggest, GPT, lambda given: Windows(given["batch"]), options
+    MONITOR, MAX_EPOCHS, suggest, GPT, lambda given: windows(given["batch"]), options
 )

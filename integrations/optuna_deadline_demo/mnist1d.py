@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from optuna_deadline_demo.training import Objective
+from optuna_deadline_demo.training import Objective, Rows
 
 MONITOR = "accuracy"
 MAX_EPOCHS = 60
@@ -65,25 +65,11 @@ def _distort(curve: _Rows, random: np.random.Generator) -> _Rows:
 ROWS, CLASS_OF = rows()  # made once on a host: each trial's process is forked from this one
 
 
-class Curves(L.LightningDataModule):
+def curves(batch: int) -> Rows:
     """The rows in their fixed split."""
-
-    def __init__(self, batch: int) -> None:
-        super().__init__()
-        self.batch = batch
-
-    def setup(self, stage: str) -> None:
-        """Split them."""
-        self.train = TensorDataset(ROWS[:TRAINING_ROWS], CLASS_OF[:TRAINING_ROWS])
-        self.validation = TensorDataset(ROWS[TRAINING_ROWS:], CLASS_OF[TRAINING_ROWS:])
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches."""
-        return DataLoader(self.train, batch_size=self.batch, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """All of it, in a few parts."""
-        return DataLoader(self.validation, batch_size=500)
+    train = TensorDataset(ROWS[:TRAINING_ROWS], CLASS_OF[:TRAINING_ROWS])
+    validation = TensorDataset(ROWS[TRAINING_ROWS:], CLASS_OF[TRAINING_ROWS:])
+    return Rows(train, validation, batch, 500)
 
 
 class CurveNet(L.LightningModule):
@@ -146,4 +132,4 @@ def suggest(trial: Any) -> dict[str, Any]:
     }
 
 
-objective = Objective(MONITOR, MAX_EPOCHS, suggest, CurveNet, lambda given: Curves(given["batch"]))
+objective = Objective(MONITOR, MAX_EPOCHS, suggest, CurveNet, lambda given: curves(given["batch"]))

@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 from optuna_deadline_lightning import DeadlineCallback
+from torch.utils.data import DataLoader, TensorDataset
 
 #: Options of the trainer for a demo and a benchmark: nothing on the screen or beside it.
 QUIET: dict[str, Any] = {
@@ -19,6 +20,32 @@ QUIET: dict[str, Any] = {
     "enable_progress_bar": False,
     "enable_model_summary": False,
 }
+
+
+class Rows(L.LightningDataModule):
+    """Rows in memory, split once and for all.
+
+    Args:
+        train: Those to train on, in random order.
+        validation: Those to validate on.
+        batch: Of the training, whatever the number of slots.
+        validation_batch: Of the validation.
+    """
+
+    def __init__(
+        self, train: TensorDataset, validation: TensorDataset, batch: int, validation_batch: int
+    ) -> None:
+        super().__init__()
+        self.train, self.validation = train, validation
+        self._batch, self._validation_batch = batch, validation_batch
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Shuffled batches."""
+        return DataLoader(self.train, batch_size=self._batch, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """The same rows each time."""
+        return DataLoader(self.validation, batch_size=self._validation_batch)
 
 
 @dataclass(frozen=True)

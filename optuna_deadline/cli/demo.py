@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import optuna
 import typer
-from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from optuna_deadline_demo import TASKS, Task
 
@@ -151,7 +150,7 @@ def _create(name: str, url: str, task: Task, seed: int) -> optuna.Study:
     return optuna.create_study(
         study_name=name,
         storage=make_storage(url),
-        direction=StudyDirection[task.direction.upper()],
+        direction=task.direction,
         sampler=DeadlineSampler(optuna.samplers.TPESampler(seed=seed)),
     )
 

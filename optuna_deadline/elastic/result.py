@@ -12,6 +12,7 @@ from optuna_deadline.checkpoints.files import verified
 from optuna_deadline.checkpoints.storage import Location, loading_code
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.feasibility import known_feasibility, none_feasible
+from optuna_deadline.planning.optuna_storage import read_trial
 from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 
@@ -96,7 +97,7 @@ def study_result(
     return Result(
         trial_number=best.number if best else None,
         value=best.value if best else None,
-        params=_params(study, best.number) if best else None,
+        params=dict(read_trial(study, best.number).params) if best else None,
         step=best.step if best else None,
         checkpoint=saved.path if saved else None,
         checkpoint_ok=ok,
@@ -108,12 +109,6 @@ def study_result(
         best_value=_best_value(study),
         feasible=best is None or best.feasible,
     )
-
-
-def _params(study: Study, number: int) -> dict[str, Any]:
-    storage = study._storage
-    trial_id = storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
-    return dict(storage.get_trial(trial_id).params)
 
 
 def _best_value(study: Study) -> float | None:

@@ -16,6 +16,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from optuna_deadline.planning.optuna_storage import read_trial
+
 #: The larger one wins. A trial of a study without constraints is of unknown feasibility.
 INFEASIBLE, UNKNOWN, FEASIBLE = 0, 1, 2
 
@@ -70,9 +72,7 @@ def known_feasibility(study: Study, numbers: Iterable[int] | None = None) -> dic
     if numbers is None:
         trials = study.get_trials(deepcopy=False)
     else:
-        storage, key = study._storage, study._study_id
-        ids = [storage.get_trial_id_from_study_id_trial_number(key, number) for number in numbers]
-        trials = [storage.get_trial(trial_id) for trial_id in ids]
+        trials = [read_trial(study, number) for number in numbers]
     found = {trial.number: feasibility(trial, compute) for trial in trials}
     return {number: feasible for number, feasible in found.items() if feasible != UNKNOWN}
 

@@ -1,4 +1,4 @@
-"""Writes to Optuna's storage: many intermediate values in one statement, and deleted studies.
+"""Optuna's storage: one trial by number, many values in one statement, deleted studies.
 
 Optuna stores one value at a time, with six round trips each. Plans read reports from the
 allocation table. Optuna's copy serves samplers and dashboards and is complete once a trial ends.
@@ -15,6 +15,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel
 from optuna.study import Study
+from optuna.trial import FrozenTrial
 from sqlalchemy.dialects import postgresql, sqlite
 
 from optuna_deadline.errors import StudyGone
@@ -23,6 +24,14 @@ from optuna_deadline.errors import StudyGone
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 #: Rows of one statement: drivers send each of many parameter sets separately.
 _AT_ONCE = 250
+
+
+def read_trial(study: Study, number: int) -> FrozenTrial:
+    """A trial by its number, without the study's other trials."""
+    storage = study._storage
+    return storage.get_trial(
+        storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+    )
 
 
 def store_values(storage: BaseStorage, trial_id: int, values: Mapping[int, float]) -> None:

@@ -16,7 +16,7 @@ from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.feasibility import known_feasibility
-from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
+from optuna_deadline.planning.optuna_storage import read_trial, store_values, unless_deleted
 from optuna_deadline.planning.sampling import StoppableStudy, cells_to_begin
 
 _logger = logging.getLogger("optuna_deadline")
@@ -129,7 +129,7 @@ class OptunaTrials:
         tried twice.
         """
         with self._tolerate_other_processes():
-            trial = self._trial(number)
+            trial = read_trial(self._study, number)
             fixed = trial.system_attrs.get(_ENQUEUED)
             if fixed is not None and not trial.state.is_finished():
                 self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
@@ -155,7 +155,7 @@ class OptunaTrials:
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """Whether it is PRUNED or FAIL, whichever process reported it."""
         with unless_deleted(self._study):
-            state = self._trial(planned.number).state
+            state = read_trial(self._study, planned.number).state
         return state.is_finished() and state is not TrialState.COMPLETE
 
     def feasibility(self, numbers: Collection[int] | None = None) -> Mapping[int, int]:
@@ -181,19 +181,14 @@ class OptunaTrials:
         except (
             Exception
         ) as error:  # an error of the sampler's after_trial: the end is stored all the same
-            if not self._trial(number).state.is_finished():
+            if not read_trial(self._study, number).state.is_finished():
                 raise
             words = "%s failed after trial %d, whose end is stored: %r"
             _logger.warning(words, self._study.sampler, number, error)
         # BruteForceSampler stops after any trial without parameters.
-        if self._study.stopped and not self._stopped and self._trial(number).params:
+        if self._study.stopped and not self._stopped and read_trial(self._study, number).params:
             self._stopped = True
             _logger.info("The search space is exhausted: no new trial starts.")
-
-    def _trial(self, number: int) -> FrozenTrial:
-        storage = self._study._storage
-        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
-        return storage.get_trial(trial_id)
 
     @contextmanager
     def _tolerate_other_processes(self) -> Iterator[None]:

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
     ("data", "rows", "unseen"),
     [
         (digits.Digits, 1437, 360),
-        (lambda: mnist1d.Curves(32), 4000, 2500),
-        (lambda: language.Windows(16), None, 256),
+        (lambda: mnist1d.curves(32), 4000, 2500),
+        (lambda: language.windows(16), None, 256),
     ],
 )
 def test_the_split_is_the_same_each_time_and_shares_no_row(
