@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +52,23 @@ def objective(trial: Any) -> float:
 
 
 def _strike(loop: ElasticLoop) -> None:
-    """Where it is to die, die once, before it has left its one slot in peace."""
-    died = Path(os.environ["TRACE"]) / "died"
-    if "DIES" in os.environ and loop.epoch == 3 and loop.batch == 2 and not died.exists():
-        died.touch()
+    """Where it is to die, die once, when it is told to leave its one slot, in place of leaving."""
+    struck = Path(os.environ["TRACE"]) / "struck"
+    if "DIES" in os.environ and loop.epoch == 3 and loop.batch == 2 and not struck.exists():
+        struck.touch()
+        _wait_for(lambda: loop.segment.newest().leave)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _wait_until_moved(loop: ElasticLoop) -> None:
     """In the middle of an epoch, wait for the number of slots that the plan is to give by then."""
     slots = {4: 2, 7: 1}.get(loop.epoch) if "MOVES" in os.environ and loop.batch == 5 else None
+    if slots not in (None, loop.segment.world_size):
+        _wait_for(lambda: loop.segment.newest().leave)
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    """Wait a minute at most."""
     end = time.monotonic() + 60
-    while slots not in (None, loop.segment.world_size):
-        if loop.segment.newest().leave or time.monotonic() > end:
-            return
+    while not holds() and time.monotonic() < end:
         time.sleep(0.02)

@@ -20,14 +20,14 @@ from optuna_deadline.policies import Plan, Run, Snapshot, registry
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"no_step_is_lost.*2|no_third")]
 
 
-class OnceItDied(worker_objective.Scripted):
-    """Gives a trial one slot, until its process has died."""
+class OnceItDies(worker_objective.Scripted):
+    """Gives a trial one slot, until its process waits for another number to die."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        died = (Path(os.environ["TRACE"]) / "died").exists()
+        struck = (Path(os.environ["TRACE"]) / "struck").exists()
         return (
             super().plan(snapshot)
-            if died or not snapshot.trials
+            if struck or not snapshot.trials
             else Plan({trial.number: Run(1, "it lives") for trial in snapshot.trials})
         )
 
@@ -40,7 +40,7 @@ def test_no_step_is_lost_and_none_repeated(
     monkeypatch.setenv("MOVES", "1")
     if dies:
         monkeypatch.setenv("DIES", "1")
-    policy = OnceItDied if dies else worker_objective.Scripted
+    policy = OnceItDies if dies else worker_objective.Scripted
     sizes = {0: 1, 3: 2, 6: 1}
     monkeypatch.setitem(registry._OURS, "scripted", lambda **_: policy(sizes))
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", direction="maximize")
