@@ -54,7 +54,7 @@ class Worker(threading.Thread):
     def __init__(self, me: str, url: str, listen: bool, found: list[Found], done: Event) -> None:
         super().__init__(daemon=True)
         self._me, self._found, self._done = me, found, done
-        engine = engines._create(sa.make_url(url)).execution_options(compiled_cache=_COMPILED)
+        engine = engines.create(sa.make_url(url)).execution_options(compiled_cache=_COMPILED)
         self._table = AllocationTable(engine, POOL, STUDY)
         self._woken = threading.Event()
         self._listener = (

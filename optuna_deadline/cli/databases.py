@@ -15,12 +15,12 @@ from pathlib import Path
 
 import optuna
 import sqlalchemy as sa
-from optuna.storages import BaseStorage, get_storage
+from optuna.storages import BaseStorage
 from optuna.study import Study
 from sqlalchemy.engine import URL, make_url
 
 from optuna_deadline._printable import printable
-from optuna_deadline.allocation.sql.database.engine import has_table
+from optuna_deadline.allocation.sql.database.engine import has_table, storage_at
 from optuna_deadline.allocation.sql.database.schema import report, worker
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
@@ -28,6 +28,7 @@ from optuna_deadline.samplers import winners
 from optuna_deadline.samplers._named import keep_earlier, sampler_of
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
+    advice_for,
     describe_database_error,
     driver_error,
     error_code,
@@ -212,6 +213,8 @@ def error_message(error: BaseException) -> str | None:
             f"The database refuses ({said}): let --storage name an account that may make tables "
             "and write."
         )
+    if (advice := advice_for(error)) is not None:
+        return f"The database refuses this connection ({said}): {advice}."
     if isinstance(error, DATABASE_ERRORS):
         return f"The database does not answer ({said}): start it, or check --storage."
     return None
@@ -219,7 +222,7 @@ def error_message(error: BaseException) -> str | None:
 
 def _open(text: str) -> BaseStorage:
     try:
-        return get_storage(text)
+        return storage_at(text)
     except RuntimeError as error:
         if "table schema" not in str(error):  # created by another version of Optuna
             raise

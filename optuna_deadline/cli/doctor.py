@@ -15,7 +15,7 @@ import sqlalchemy as sa
 import typer
 
 from optuna_deadline.allocation.records import ALIVE
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect, create
 from optuna_deadline.allocation.sql.database.schema import report, study, trial
 from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.checkpoints.storage import check, check_folder, parse_location
@@ -135,7 +135,7 @@ def _database(text: str) -> Iterator[Finding]:
             engine = connect(url)
         except NoStudyTables as nothing:
             yield Finding("database", "note", str(nothing))
-            engine = None if sqlite else sa.create_engine(url)
+            engine = None if sqlite else create(url)
         if engine is not None:
             with autocommit(engine) as connection:
                 yield Finding("database", "good", f"{name}, {_server(connection)}")

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import sqlalchemy as sa
-from optuna.storages import RDBStorage
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.database.engine import autocommit, connect, storage_at
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, describe_database_error
@@ -48,7 +47,7 @@ def wsgi(storage: str) -> Bottle:
         )
     import optuna_dashboard
 
-    app: Bottle = optuna_dashboard.wsgi(RDBStorage(storage))
+    app: Bottle = optuna_dashboard.wsgi(storage_at(storage, cached=False))
     mount(app, PoolStates(connect(storage)))
     return app
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import sqlalchemy as sa
 from optuna.exceptions import StorageInternalError
 
@@ -16,6 +18,32 @@ DATABASE_ERRORS = (
 
 _REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
 
+#: What a server or a pooler that answers may say, in lower case and without quoted names, and what
+#: helps. By words, since a connection that was refused has no code.
+_ADVICE = {
+    r"too many (clients|connections)|connection slots|no more connections|query_wait_timeout": (
+        "run fewer workers, or let the server take more connections (max_connections, the "
+        "account's CONNECTION LIMIT, or the pooler's limits)"
+    ),
+    r"support ssl|ssl required|certificate|ssl error: (?!unexpected eof)|gss"
+    r"|^(?!.*ssl encryption).*no encryption": (
+        "let sslmode, sslrootcert, sslcert and sslkey in the URL fit the server, as in "
+        "?sslmode=require"
+    ),
+    r"(idle|idle-session|statement|lock|transaction)[ _]timeout|query_timeout": (
+        "a time-out of the server or the pooler ended it; raise it for this account, as in "
+        "ALTER ROLE name SET idle_session_timeout = 0"
+    ),
+    r"password|authentication|role .* does not exist|pg_hba|not permitted|permission denied": (
+        "check the user and the password in the URL or in PGPASSFILE, and that the server lets "
+        "them in"
+    ),
+    r"database .*does not exist|no such database": (
+        "create the database with createdb, or check its name in the URL"
+    ),
+    r"starting up|shutting down|recovery mode|not yet accepting": "wait for the server to start",
+}
+
 #: Seconds until the next attempt to reach the database.
 RETRY_SECONDS = 0.2
 
@@ -25,6 +53,13 @@ def describe_database_error(error: BaseException) -> str:
     original = driver_error(error)
     lines = str(original).strip().splitlines()
     return lines[0] if lines else type(original).__name__
+
+
+def advice_for(error: BaseException) -> str | None:
+    """What helps if the server or its pooler answers, but refuses or ends the connection."""
+    said = re.sub(r'"[^"]*"', "", str(driver_error(error)).lower())
+    found = (advice for words, advice in _ADVICE.items() if re.search(words, said, re.DOTALL))
+    return next(found, None)
 
 
 def is_outage(error: BaseException) -> bool:

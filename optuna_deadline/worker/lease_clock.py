@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection
 
 from optuna_deadline.allocation.records import Renewal
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import DatabaseGone
-from optuna_deadline.worker.database_errors import describe_database_error
+from optuna_deadline.worker.database_errors import advice_for, describe_database_error
 from optuna_deadline.worker.watchdog import Watchdog
 
 _logger = logging.getLogger("optuna_deadline")
@@ -21,6 +22,7 @@ _logger = logging.getLogger("optuna_deadline")
 DATABASE_GONE_SECONDS = 30.0
 #: The same for a stopped worker that holds nothing: it has nothing to write.
 IDLE_GONE_SECONDS = 5.0
+_SAME_CAUSE_SECONDS = 60.0  # between two log lines on it
 
 
 class LeaseClock:
@@ -39,6 +41,7 @@ class LeaseClock:
         self._renewed_at = 0.0
         self._away_since: float | None = None
         self._last_error = ""
+        self._logged, self._logs_outage = ("", -math.inf), False
         self._answered_at = time.monotonic()
         self.trusted_until = 0.0
 
@@ -88,14 +91,22 @@ class LeaseClock:
         )
 
     def record_database_error(self, error: BaseException) -> None:
-        """The database did not answer: log it once."""
-        self._last_error = f" ({describe_database_error(error)})"
-        if self._away_since is None:
-            self._away_since = time.monotonic()
+        """The database did not answer: log it once, and the same cause once a minute at most."""
+        cause, advice = describe_database_error(error), advice_for(error)
+        self._last_error = f" ({cause})"
+        if self._away_since is not None:
+            return
+        self._away_since = now = time.monotonic()
+        logged, at = self._logged
+        self._logs_outage = cause != logged or now - at > _SAME_CAUSE_SECONDS
+        if self._logs_outage:
+            self._logged = cause, now
             _logger.warning(
-                "The database does not answer (%s); training continues for at most %.0f s.",
-                describe_database_error(error),
-                max(0.0, self.trusted_until - time.monotonic()),
+                "The database %s (%s)%s; training continues for at most %.0f s.",
+                "refuses a connection" if advice else "does not answer",
+                cause,
+                f": {advice}" if advice else "",
+                max(0.0, self.trusted_until - now),
             )
 
     def record_database_answer(self) -> None:
@@ -103,5 +114,6 @@ class LeaseClock:
         self._answered_at, self._last_error = time.monotonic(), ""
         if self._away_since is not None:
             seconds = time.monotonic() - self._away_since
-            _logger.warning("The database answers again after %.1f s.", seconds)
+            if self._logs_outage:
+                _logger.warning("The database answers again after %.1f s.", seconds)
             self._away_since = None

@@ -2,10 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import optuna
 import pytest
 import sqlalchemy as sa
+from optuna.storages import RDBStorage
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect
+from optuna_deadline.allocation.sql.database.engine import (
+    autocommit,
+    connect,
+    open_table,
+    storage_at,
+)
+
+_MADE: dict[str, Callable[[str], Any]] = {
+    "by a command": storage_at,
+    "by a URL": str,
+    "by a user": lambda url: RDBStorage(
+        url, {"connect_args": {"application_name": "mine", "connect_timeout": 77}, "echo": False}
+    ),
+}
+
+
+def settings(engine: sa.Engine) -> dict[str, Any]:
+    """What counts of a connection that the engine makes."""
+    connection = engine.raw_connection()
+    driver: Any = connection.driver_connection
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        [isolation] = cursor.fetchone() or ()
+    said = driver.info.get_parameters() if hasattr(driver, "prepare_threshold") else {}
+    said = said or driver.info.dsn_parameters
+    found = {key: said.get(key) for key in ("connect_timeout", "tcp_user_timeout")}
+    found |= {"name": said.get("application_name"), "isolation": isolation}
+    found["prepares"] = getattr(driver, "prepare_threshold", None)
+    connection.close()
+    return found
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("made", _MADE)
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_every_connection_has_the_same_limits(postgres_url: str, driver: str, made: str) -> None:
+    """Optuna's and the table's, whoever made the storage; what a user asked for stays."""
+    url = sa.make_url(postgres_url).set(drivername=f"postgresql+{driver}")
+    text = url.update_query_dict({"tcp_user_timeout": "9000"}).render_as_string(False)
+    study = optuna.create_study(storage=_MADE[made](text))
+    table = open_table(study)
+    own = made == "by a user"
+    for engine in (table, study._storage._backend.engine):  # type: ignore[attr-defined]
+        assert settings(engine) == {
+            "connect_timeout": "77" if own else "5",
+            "tcp_user_timeout": "9000",
+            "name": "mine" if own else None,
+            "isolation": "read committed",
+            "prepares": None,
+        }
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    again = study._storage._backend.engine  # type: ignore[attr-defined]
+    assert open_table(study) is table
+    assert study._storage._backend.engine is again  # type: ignore[attr-defined]
+
+
+@pytest.mark.postgres
+def test_a_pool_of_the_users_own_is_kept(postgres_url: str) -> None:
+    mine = {"poolclass": sa.pool.NullPool, "isolation_level": "SERIALIZABLE"}
+    study = optuna.create_study(storage=RDBStorage(postgres_url, mine))
+    table = open_table(study)
+    theirs = study._storage._backend.engine  # type: ignore[attr-defined]
+    assert isinstance(table.pool, sa.pool.NullPool) and isinstance(theirs.pool, sa.pool.NullPool)
+    assert settings(theirs)["isolation"] == "serializable"
+    assert settings(table)["isolation"] == "read committed"
+
+
+@pytest.mark.postgres
+def test_optunas_storage_outlives_its_idle_connections(postgres_url: str) -> None:
+    study = optuna.create_study(storage=postgres_url)
+    open_table(study)
+    killer = sa.create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    study.set_user_attr("a", 1)
+    with killer.connect() as other:
+        other.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    study.set_user_attr("b", 2)
+    assert study.user_attrs == {"a": 1, "b": 2}
+    killer.dispose()
 
 
 @pytest.mark.postgres

@@ -56,9 +56,12 @@ class TestPooled(AllocationStoreTestCase):
         return sql_world(url)
 
 
-def test_a_worker_behind_the_pooler(pooled: Callable[[str], str], tmp_path: Path) -> None:
-    empty(pooled("psycopg2"))
-    study = optuna.create_study(study_name="pooled", storage=pooled("psycopg2"))
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_worker_behind_the_pooler(
+    pooled: Callable[[str], str], tmp_path: Path, driver: str
+) -> None:
+    empty(pooled(driver))
+    study = optuna.create_study(study_name=f"pooled-{driver}", storage=pooled(driver))
 
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_float("x", 0, 1)
@@ -71,4 +74,4 @@ def test_a_worker_behind_the_pooler(pooled: Callable[[str], str], tmp_path: Path
     )
     assert result.settled
     trials = study.get_trials()
-    assert trials and all(trial.state.is_finished() for trial in trials)
+    assert len(trials) > 2 and {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}

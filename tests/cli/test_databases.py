@@ -16,6 +16,7 @@ from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.sql.database.engine import has_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import make_storage
+from optuna_deadline.worker.database_errors import advice_for
 
 _LOOKING = (
     "status s", "top s", "events s", "forecast s", "load-best s", "price s 1", "pause 0 --study s",
@@ -112,6 +113,79 @@ def test_a_database_that_only_reads_is_told_of_it(empty_postgres: str) -> None:
     asked = CliRunner().invoke(app, ["create", "s", "--storage", text, "--deadline", "1h"])
     assert asked.exit_code == 1, (asked.output, asked.exception)
     assert "The database refuses (cannot execute CREATE TYPE in a read-only" in asked.stderr
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("change", "query", "says"),
+    [
+        ("CONNECTION LIMIT 0", {}, "too many connections for role"),
+        ("", {"sslmode": "require"}, "let sslmode, sslrootcert"),
+        ("", {"sslmode": "verify-full", "sslrootcert": "none.pem"}, "let sslmode, sslrootcert"),
+        ("NOLOGIN", {}, "check the user and the password"),
+        ("SET statement_timeout = 1", {}, "a time-out of the server"),
+        ("RENAME TO {role}_away", {}, "check the user and the password"),
+        ("", {"database": "od_none"}, "create the database with createdb"),
+    ],
+)
+def test_a_server_that_answers_is_not_to_be_started(
+    empty_postgres: str, change: str, query: dict[str, str], says: str
+) -> None:
+    role = f"od_role_{uuid.uuid4().hex[:8]}"
+    server = sa.create_engine(empty_postgres, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'word'")
+        connection.exec_driver_sql(f"GRANT CREATE ON SCHEMA public TO {role}")
+        if change:
+            connection.exec_driver_sql(f"ALTER ROLE {role} {change.format(role=role)}")
+    try:
+        for driver in ("psycopg", "psycopg2"):
+            url = server.url.set(
+                drivername=f"postgresql+{driver}",
+                username=role,
+                password="word",
+                database=query.get("database", server.url.database),
+            ).update_query_dict({k: v for k, v in query.items() if k != "database"})
+            asked = CliRunner().invoke(
+                app, ["create", "s", "--storage", url.render_as_string(False), "--deadline", "1h"]
+            )
+            assert asked.exit_code == 1, (asked.output, asked.exception)
+            assert (
+                "The database refuses this connection (" in asked.stderr and says in asked.stderr
+            )
+            assert "start it" not in asked.stderr and len(asked.stderr.splitlines()) == 1
+    finally:
+        role = f"{role}_away" if "RENAME" in change else role
+        with server.connect() as connection:
+            connection.exec_driver_sql(f"DROP OWNED BY {role}")
+            connection.exec_driver_sql(f"DROP ROLE {role}")
+        server.dispose()
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("FATAL:  sorry, too many clients already", "run fewer workers"),
+        ("FATAL:  remaining connection slots are reserved for roles", "run fewer workers"),
+        ("FATAL:  no more connections allowed (max_client_conn)", "run fewer workers"),
+        ("FATAL:  query_wait_timeout", "run fewer workers"),
+        ("FATAL:  terminating connection due to idle-session timeout", "a time-out"),
+        ("FATAL:  terminating connection due to idle-in-transaction timeout", "a time-out"),
+        ("ERROR:  canceling statement due to lock timeout", "a time-out"),
+        ("FATAL:  client_idle_timeout", "a time-out"),
+        ("FATAL:  SSL required", "let sslmode"),
+        ('FATAL: no pg_hba.conf entry for host "h", user "u", no encryption', "let sslmode"),
+        ("no pg_hba.conf entry, SSL encryption\nno pg_hba.conf entry, no encryption", "check the"),
+        ("FATAL:  the database system is starting up", "wait for the server"),
+        ('connection to server at "idle_timeout.ssl required", port 1 failed: refused', None),
+        ("SSL SYSCALL error: EOF detected", None),
+        ("server closed the connection unexpectedly", None),
+        ("FATAL:  terminating connection due to administrator command", None),
+    ],
+)
+def test_what_a_server_says_and_what_helps(words: str, advice: str | None) -> None:
+    found = advice_for(sa.exc.OperationalError("", {}, Exception(words)))
+    assert (found is None) if advice is None else (found or "").startswith(advice)
 
 
 def test_tables_of_another_version_of_optuna_are_told_of(sqlite_url: str) -> None:

@@ -64,6 +64,24 @@ def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
     assert "for 31 s, and" in str(trust.database_gone(over)), "what it said before has passed"
 
 
+def test_a_server_that_refuses_every_second_connection_fills_no_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trusts, "time", clock)
+    trust = LeaseClock(MemoryTable(now=lambda: clock.now), "me", Watchdog.__new__(Watchdog))
+    refusal = sa.exc.OperationalError("", {}, Exception("FATAL:  too many connections for role"))
+    for _ in range(100):
+        trust.record_database_error(refusal)
+        clock.now += 1
+        trust.record_database_answer()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4, "an outage and its end, and again after a minute"
+    assert "refuses a connection (FATAL:  too many connections for role): run fewer" in lines[0]
+    trust.record_database_error(sa.exc.OperationalError("", {}, Exception("connection refused")))
+    assert "does not answer (connection refused); training" in caplog.records[-1].getMessage()
+
+
 def test_the_command_says_so_in_one_sentence_and_exits_with_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Connections to the table: one engine per database and process, on SQLite or PostgreSQL."""
+"""Connections to the database: one engine for the table, one for Optuna's storage."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage, get_storage
 from optuna.storages._cached_storage import _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
@@ -36,6 +38,7 @@ _NETWORK = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
+_ISOLATION = "READ COMMITTED"
 _DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
     # Behind a pooler, the next transaction may get a session without the prepared statement.
@@ -80,8 +83,41 @@ def table_url(study: Study, table: str | None = None) -> URL:
 
 
 def open_table(study: Study, table: str | None = None) -> sa.Engine:
-    """The engine of the table of ``study``, created at the first use."""
-    return connect(table_url(study, table))
+    """The engine of the table of ``study``, created at the first use.
+
+    A storage on PostgreSQL connects again, with the limits of this package beside the arguments
+    that it was made with, and so does the table.
+    """
+    storage = study._storage
+    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    given: Mapping[str, Any] = {}
+    if isinstance(backend, RDBStorage) and backend.engine.dialect.name == "postgresql":
+        with _lock:
+            _limit(backend)
+        given = {} if table is not None else backend.engine_kwargs
+    return connect(table_url(study, table), given)
+
+
+def storage_at(url: str, *, cached: bool = True) -> BaseStorage:
+    """Optuna's storage at a URL, on connections with the limits of this package.
+
+    Args:
+        url: SQLite or PostgreSQL.
+        cached: Keep what has ended in memory, as Optuna does for a URL.
+    """
+    storage = RDBStorage(url, engine_kwargs=_options(make_url(url), {}))
+    _forgive(storage.engine)
+    return get_storage(storage) if cached else storage
+
+
+def _limit(storage: RDBStorage) -> None:
+    options = _options(storage.engine.url, storage.engine_kwargs)
+    if options == storage.engine_kwargs:
+        return
+    former = storage.engine
+    storage.__setstate__({**storage.__getstate__(), "engine_kwargs": options})
+    _forgive(storage.engine)
+    former.dispose()
 
 
 def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
@@ -97,8 +133,12 @@ def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
         return _engines.get(url.render_as_string(hide_password=False))
 
 
-def connect(url: str | URL) -> sa.Engine:
+def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engine:
     """An engine with the pragmas and timeouts of this package, and the tables of this package.
+
+    Args:
+        url: The database.
+        given: Arguments of the user's for ``sqlalchemy.create_engine``, on PostgreSQL.
 
     Raises:
         UnsupportedStorage: The URL is neither SQLite nor PostgreSQL.
@@ -108,7 +148,7 @@ def connect(url: str | URL) -> sa.Engine:
     key = url.render_as_string(hide_password=False)
     with _lock:
         if key not in _engines:
-            engine = _create(url)
+            engine = create(url, given)
             create_or_check(engine)
             _engines[key] = engine
         return _engines[key]
@@ -119,7 +159,7 @@ def has_table(url: str | URL, name: str) -> bool:
     url = make_url(url)
     # On SQLite without the pragmas, because the file keeps one of them.
     bare = url.get_backend_name() == "sqlite"
-    engine = sa.create_engine(url) if bare else _create(url)
+    engine = sa.create_engine(url) if bare else create(url)
     try:
         return sa.inspect(engine).has_table(name)
     finally:
@@ -139,21 +179,36 @@ def disconnect(engine: sa.Engine) -> None:
     engine.dispose()
 
 
-def _create(url: URL) -> sa.Engine:
+def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engine:
+    """As :func:`connect`, but no table is created."""
     backend = url.get_backend_name()
     if backend == "sqlite":
         return _sqlite(url)
     if backend == "postgresql":
-        options = _DRIVERS.get(url.get_driver_name(), {})
         # The locks must see what the one before has committed: the server's default may differ.
-        engine = sa.create_engine(
-            url, connect_args=dict(options), pool_pre_ping=True, pool_size=5,
-            isolation_level="READ COMMITTED",
-        )  # fmt: skip
-        return _ping_if_readable(_ignore_errors_on_return(engine))
+        always = {"pool_pre_ping": True, "isolation_level": _ISOLATION}
+        return _forgive(sa.create_engine(url, **{**_options(url, given), **always}))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
     )
+
+
+def _options(url: URL, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``create_engine``: the limits of this package, unless a user gave others."""
+    if url.get_backend_name() == "sqlite":
+        ours, limits = {}, {"timeout": _SQLITE_PATIENCE}
+    else:
+        ours = {"pool_pre_ping": True, "isolation_level": _ISOLATION}
+        limits = _DRIVERS.get(url.get_driver_name(), {})
+    limits = {name: value for name, value in limits.items() if name not in url.query}
+    return {**ours, **given, "connect_args": {**limits, **given.get("connect_args", {})}}
+
+
+def _forgive(engine: sa.Engine) -> sa.Engine:
+    """Let a connection that the server has closed fail at neither end of its use."""
+    if engine.dialect.name != "postgresql":
+        return engine
+    return _ping_if_readable(_ignore_errors_on_return(engine))
 
 
 def _ignore_errors_on_return(engine: sa.Engine) -> sa.Engine:

@@ -64,7 +64,7 @@ class NotificationListener(threading.Thread):
     """Calls ``wake`` for each notification to a worker, and after each reconnection.
 
     Args:
-        engine: The table's engine; the listener opens its own connection in the same way.
+        engine: The table's engine; the listener takes a connection of its own from it.
         pool: The pool.
         worker_id: The worker; notifications to it or to the whole pool wake it.
         wake: Called from this thread; must not block.
@@ -119,9 +119,10 @@ class NotificationListener(threading.Thread):
                     connection.close()
 
     def _connect(self) -> Any:
-        arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
-        limits = {"connect_timeout": 5, "keepalives_idle": 30, "keepalives_interval": 10}
-        connection: Any = self._engine.dialect.connect(*arguments, **{**limits, **options})
+        pooled = self._engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.rollback()
         connection.autocommit = True
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {channel(self._pool)}")
