@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import sys
 import traceback
@@ -15,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import cloudpickle
 import optuna
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.by_value import ByValue
 
 Objective = Callable[[Any], float]
 
@@ -31,9 +32,18 @@ class LoadingStops(BaseException):
 
 
 def stop_if_loading() -> None:
-    """Stop at the start of a run if this process only loads the objective."""
+    """Stop at the start of a run if this process only loads the objective.
+
+    Raises:
+        DeadlineError: multiprocessing imports the script for a process that it has spawned.
+    """
     if _loading:
         raise LoadingStops
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise DeadlineError(
+            "A process that multiprocessing has spawned imports this script and would start the "
+            "study again: put the start under if __name__ == '__main__'."
+        )
 
 
 @contextmanager
@@ -62,7 +72,7 @@ class ObjectiveSource:
     """What a new process needs to load the objective."""
 
     place: str | None = None  #: "train.py:objective" or "package.module:objective"
-    pickled: bytes | None = None
+    by_value: ByValue | None = None
     path: list[str] = field(default_factory=list)
     folder: str = ""
     library: str | None = None  #: a module that ranks will use beside what it imports itself
@@ -78,8 +88,8 @@ class ObjectiveSource:
         sys.path[:] = [*self.path, *(p for p in sys.path if p not in self.path)]
         if self.library is not None:
             importlib.import_module(self.library)
-        if self.pickled is not None:
-            loaded: Objective = cloudpickle.loads(self.pickled)
+        if self.by_value is not None:
+            loaded: Objective = self.by_value.load()
             return loaded
         assert self.place is not None
         found: Objective = import_place(self.place)
@@ -103,11 +113,8 @@ def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
         return objective
     path, folder = list(sys.path), os.getcwd()
     if callable(objective):
-        # By value: a function in a script or a notebook cell exists nowhere else. A process that
-        # multiprocessing has spawned has another name for its script.
-        if (script := sys.modules.get("__mp_main__")) is not None:
-            cloudpickle.register_pickle_by_value(script)
-        return ObjectiveSource(pickled=_pickled(objective), path=path, folder=folder)
+        # A function in a script or a notebook cell exists nowhere else.
+        return ObjectiveSource(by_value=_by_value(objective), path=path, folder=folder)
     if not isinstance(objective, str):
         raise DeadlineError(
             f"{objective!r} is not an objective: give a function of a trial, or its place as "
@@ -128,15 +135,14 @@ def source_of(objective: str | Objective | ObjectiveSource) -> ObjectiveSource:
     return ObjectiveSource(place=objective, path=[folder, *path], folder=folder)
 
 
-def _pickled(objective: Objective) -> bytes:
+def _by_value(objective: Objective) -> ByValue:
     try:
-        pickled: bytes = cloudpickle.dumps(objective)
+        return ByValue.of(objective)
     except Exception as error:  # whatever the objective's own values raise
         raise DeadlineError(
             f"The objective cannot be sent to the processes that train ({error}): create what it "
             "uses inside it, or name its place as 'train.py:objective'."
         ) from error
-    return pickled
 
 
 def import_place(

@@ -76,6 +76,100 @@ def test_a_function_of_a_script_travels_out_of_a_process_that_it_has_spawned(
     assert source.load()(None) == 1.5
 
 
+KINDS = """
+import collections, dataclasses, enum, functools, multiprocessing, pickle, sys
+
+class Color(enum.Enum):
+    RED = 1
+
+class Base:
+    pass
+
+class Net(Base):
+    class Part:
+        pass
+
+@dataclasses.dataclass
+class Config:
+    rate: float = 0.1
+
+Pair = collections.namedtuple("Pair", "left right")
+
+class OnlyOfAnInstance:
+    pass
+
+instance = OnlyOfAnInstance()
+
+@functools.lru_cache(maxsize=7)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+def traced(function):
+    @functools.wraps(function)
+    def traced(*arguments):
+        return function(*arguments)
+    return traced
+
+@traced
+def square(x):
+    return x * x
+
+def objective(trial):
+    for value in (Color.RED, Net(), Net.Part(), Config(), Pair(1, 2), square, fibonacci, instance):
+        again = pickle.loads(pickle.dumps(value))
+        assert type(again) is type(value)
+    assert fibonacci(10) == 55 and fibonacci.cache_parameters()["maxsize"] == 7
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return float(sum(pool.map(square, [1, 2])))
+
+if __name__ == "__main__":
+    from optuna_deadline.rank.objective import source_of
+    if sys.argv[1:]:
+        sys.stdout.buffer.write(pickle.dumps(source_of(objective)))
+"""
+LOADS = "import pickle, sys; print(pickle.load(sys.stdin.buffer).load()(None))"
+
+
+@pytest.mark.parametrize("started", ["kinds.py", "-mkinds"])
+def test_what_a_script_defines_can_be_pickled_where_its_objective_runs(
+    started: str, tmp_path: Path
+) -> None:
+    (tmp_path / "kinds.py").write_text(KINDS)
+    sent = subprocess.run(
+        [sys.executable, started, "send"], cwd=tmp_path, capture_output=True, timeout=100
+    )
+    assert sent.returncode == 0, sent.stderr
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADS], cwd=tmp_path, input=sent.stdout, capture_output=True,
+        timeout=100,
+    )  # fmt: skip
+    assert (ran.stdout, ran.returncode) == (b"5.0\n", 0), ran.stderr
+
+
+SPAWNS = """
+import multiprocessing, optuna, optuna_deadline
+
+def square(x):
+    return x * x
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=square, args=(2,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+else:
+    optuna_deadline.run(optuna.create_study(), square, deadline="1h", cpus=1)
+"""
+
+
+def test_a_process_that_multiprocessing_spawns_starts_no_study(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "1\n" and "put the start under if __name__" in done.stderr
+
+
 def test_a_module_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_training.py").write_text(OBJECTIVE)
     monkeypatch.chdir(tmp_path)
