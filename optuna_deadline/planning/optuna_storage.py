@@ -22,6 +22,7 @@ from optuna_deadline.errors import StudyGone
 
 #: The dialects that have ``ON CONFLICT``.
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+_STOPPED = "optuna_deadline:stopped"
 #: Rows of one statement: drivers send each of many parameter sets separately.
 _AT_ONCE = 250
 
@@ -32,6 +33,22 @@ def read_trial(study: Study, number: int) -> FrozenTrial:
     return storage.get_trial(
         storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
     )
+
+
+def stop_opening(study: Study) -> None:
+    """Let no new trial of the study start, in any process, until its deadline is extended."""
+    study._storage.set_study_system_attr(study._study_id, _STOPPED, True)
+
+
+def may_open(study: Study) -> bool:
+    """Whether no objective has stopped the study."""
+    return not study._storage.get_study_system_attrs(study._study_id).get(_STOPPED)
+
+
+def open_again(study: Study) -> None:
+    """Undo :func:`stop_opening`."""
+    if not may_open(study):
+        study._storage.set_study_system_attr(study._study_id, _STOPPED, False)
 
 
 def store_values(storage: BaseStorage, trial_id: int, values: Mapping[int, float]) -> None:

@@ -16,7 +16,12 @@ from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.feasibility import known_feasibility
-from optuna_deadline.planning.optuna_storage import read_trial, store_values, unless_deleted
+from optuna_deadline.planning.optuna_storage import (
+    may_open,
+    read_trial,
+    store_values,
+    unless_deleted,
+)
 from optuna_deadline.planning.sampling import StoppableStudy, cells_to_begin
 
 _logger = logging.getLogger("optuna_deadline")
@@ -89,9 +94,11 @@ class OptunaTrials:
     def exhausted(self) -> bool:
         """Whether the sampler has stopped the study, or each of its configurations has a trial.
 
-        Enqueued configurations run in any case.
+        Enqueued configurations run in any case, unless an objective has stopped the study.
         """
         with unless_deleted(self._study):
+            if not may_open(self._study):
+                return True
             if not self._stopped and cells_to_begin(self._study) != 0:
                 return False
             states = (TrialState.WAITING,)

@@ -17,6 +17,7 @@ from typing import Any
 
 from optuna import exceptions
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.directives import Directive, Kind
 
@@ -25,6 +26,11 @@ MAX_MESSAGE = 4 << 20
 
 #: Optuna's tables and those of this package keep a step in 32 bits.
 MAX_STEP = 2**31 - 1
+
+_TRIAL = (
+    "number", "state", "values", "datetime_start", "datetime_complete", "params",
+    "distributions", "user_attrs", "system_attrs", "intermediate_values", "_trial_id",
+)  # fmt: skip
 
 
 def packed(message: Any, what: str) -> bytes:
@@ -74,6 +80,8 @@ def _to_json(value: Any, what: str) -> Any:
         return {"time": value.isoformat()}
     if isinstance(value, BaseDistribution):
         return {"distribution": distribution_to_json(value)}
+    if isinstance(value, FrozenTrial):
+        return {"trial": each([getattr(value, name) for name in _TRIAL])}
     if isinstance(value, BaseException):
         only = value.args[0] if len(value.args) == 1 else None
         return {"error": [type(value).__name__, only if type(only) is str else str(value)]}
@@ -94,6 +102,12 @@ def _read_directive(content: list[Any]) -> Directive:
     return Directive(Kind(kind), str(reason), int(seq), bool(deadline), bool(park))
 
 
+def _read_trial(content: list[Any]) -> FrozenTrial:
+    facts = dict(zip(_TRIAL, map(_from_json, content), strict=True))
+    facts["state"] = TrialState(facts["state"])
+    return FrozenTrial(value=None, trial_id=facts.pop("_trial_id"), **facts)
+
+
 def _read_error(content: list[str]) -> Exception:
     """An error of a class that every process has, else a RuntimeError with its text."""
     name, text = content
@@ -112,6 +126,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "time": datetime.fromisoformat,
     "distribution": json_to_distribution,
     "directive": _read_directive,
+    "trial": _read_trial,
     "error": _read_error,
 }
 

@@ -21,6 +21,7 @@ from optuna_deadline.errors import at_most
 from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.messages import checked_step, restored_choice
+from optuna_deadline.rank.study import RankStudy
 from optuna_deadline.segments import SegmentEnd
 
 #: The environment variable that names a rank's devices.
@@ -278,7 +279,14 @@ class RankTrial(BaseTrial):
         """Report a value; in a gang, only the first rank's counts."""
         if self._segment.rank != 0:
             return
-        value, step = float(value), checked_step(step)
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"The `value` argument is of type {type(value).__name__!r} but supposed to be a "
+                "float."
+            ) from None
+        step = checked_step(step)
         if not self._pausable and not self._sent_unpausable:
             self._send_pausable(False)
         self._link.notify("report", value=value, step=step, trained=self._segment.trained)
@@ -322,6 +330,26 @@ class RankTrial(BaseTrial):
         """As in Optuna."""
         return dict(self._link.request("constraints"))
 
+    def set_system_attr(self, key: str, value: Any) -> None:
+        """As in Optuna 4."""
+        if self._segment.rank == 0:
+            self._link.request("set_system_attr", key, value)
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """As in Optuna 4."""
+        return dict(self._link.request("system_attrs"))
+
+    @property
+    def study(self) -> RankStudy:
+        """The part of the study that an objective may use."""
+        return RankStudy(self._link, self._segment.rank)
+
+    @property
+    def relative_params(self) -> dict[str, Any]:
+        """As in Optuna."""
+        return dict(self._link.request("relative_params"))
+
     @property
     def params(self) -> dict[str, Any]:
         """As in Optuna."""
@@ -347,3 +375,20 @@ class RankTrial(BaseTrial):
     def number(self) -> int:
         """As in Optuna."""
         return self._number
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RankTrial:
+        """The trial itself: it has no state of its own."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A trial in a worker stays in its process: send its number, its parameters or its "
+            "reports to others."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"A trial in a worker has no {name!r}, since only the worker uses the storage: use "
+            "suggest_float and its like, report, should_prune, set_user_attr, trial.study or "
+            "segment(trial)."
+        )

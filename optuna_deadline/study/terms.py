@@ -26,6 +26,7 @@ from optuna_deadline.errors import (
     argument,
     spelled,
 )
+from optuna_deadline.planning.optuna_storage import open_again
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.deadlines import (
@@ -343,7 +344,8 @@ def _read_again(connection: sa.Connection, study: Study) -> Terms:
 def _extend(
     connection: sa.Connection, study: Study, stored: Terms, wanted: Deadline, at: float
 ) -> Terms:
-    studies.postpone(connection, stored.study_id, at, wanted.duration)
+    if studies.postpone(connection, stored.study_id, at, wanted.duration):
+        open_again(study)
     moved = _read_again(connection, study)
     if moved.deadline > at + _SAME_INSTANT and not _same(moved, wanted):
         raise DeadlineConflict(

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -25,16 +26,11 @@ from optuna_deadline.worker.database_errors import (
     is_outage,
 )
 from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.requests import requestable
 from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
-
-#: What a rank may ask for; a peer on another host could ask for anything.
-_METHODS = frozenset({
-    "directive", "suggest_float", "suggest_int", "suggest_categorical", "set_user_attr",
-    "set_constraint", "constraints", "params", "distributions", "user_attrs", "datetime_start",
-})  # fmt: skip
 
 
 class TrialInbox:
@@ -96,15 +92,16 @@ class TrialInbox:
             self._gang.acknowledge_end(rank)
         elif kind == "ask":
             number, method, args, kwargs = rest
-            if method not in _METHODS:
-                refusal = AttributeError(f"A trial in a worker has no {method!r}.")
-                self._gang.answer(rank, number, False, refusal)
-            elif method == "directive":
+            if method == "directive":
                 rank_answer = self._gang.directive_for_call(args[0])
                 self._gang.answer(rank, number, True, rank_answer)
+            elif (found := requestable(self._trial, method)) is None:
+                refusal = AttributeError(f"A trial in a worker has no {method!r}.")
+                self._gang.answer(rank, number, False, refusal)
             else:
+                request = partial(found, *args, **kwargs)
                 self._gang.pending_writes.add(
-                    lambda: self._answer_request(rank, number, method, args, kwargs)
+                    lambda: self._answer_request(rank, number, method, request)
                 )
         else:
             what, facts = rest
@@ -113,17 +110,12 @@ class TrialInbox:
             handler(**facts)
 
     def _answer_request(
-        self, rank: Rank, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, rank: Rank, number: int, method: str, request: Callable[[], Any]
     ) -> None:
         try:
             with unless_deleted(self._trial.study):
-                found = getattr(self._trial, method)
-                if not callable(found):
-                    value = found
-                elif method.startswith("suggest"):
-                    value = self._sampler.call(lambda: found(*args, **kwargs))
-                else:
-                    value = found(*args, **kwargs)
+                sampled = method.startswith("suggest")
+                value = self._sampler.call(request) if sampled else request()
         except StudyGone:
             raise
         except Exception as error:  # a mistake in the objective, so the error is raised there

@@ -28,9 +28,12 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from optuna_deadline import DeadlineSampler
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant, NewReport
+from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.planning.optuna_storage import stop_opening
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_policy
+from optuna_deadline.study import terms
 
 BEGAN = 1000.0
 STEPS = 4
@@ -230,6 +233,32 @@ def test_what_was_enqueued_is_run_after_an_exhausted_search() -> None:
     work.run()
     assert not [trial for trial in study.trials if trial.state is TrialState.WAITING]
     assert work.table.orders("me").settled
+
+
+def test_a_study_that_its_objective_stops_ends_with_the_trials_that_run() -> None:
+    study = _study(RandomSampler(seed=1))
+    work = Work(study, policy="fifo")
+    work.run(2)
+    begun = len(study.trials)
+    stop_opening(study)
+    study.enqueue_trial({"x": 0.5})
+    work.run()
+    assert work.table.orders("me").settled and work.time < work.deadline - 100
+    states = [trial.state for trial in study.trials]
+    assert states == [TrialState.COMPLETE] * begun + [TrialState.WAITING]
+
+
+def test_a_stopped_study_opens_trials_again_once_its_deadline_is_extended(
+    storage_url: str,
+) -> None:
+    study = optuna.create_study(storage=storage_url)
+    engine = open_table(study)
+    terms.fix(engine, study, "1h")
+    stop_opening(study)
+    trials = OptunaTrials(study)
+    assert trials.exhausted()
+    terms.extend(engine, study, "2h")
+    assert not trials.exhausted()
 
 
 def test_a_sampler_that_fails_after_a_trial_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,119 @@
+"""A trial's study in a rank."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container
+from typing import Any
+
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_deadline.rank.link import Link
+
+
+class RankStudy:
+    """The part of :class:`optuna.study.Study` that an objective in a worker may use.
+
+    Everything else needs the study's storage, which only the worker uses.
+    """
+
+    def __init__(self, link: Link, rank: int) -> None:
+        self._link = link
+        self._rank = rank
+
+    @property
+    def study_name(self) -> str:
+        """As in Optuna."""
+        return str(self._link.request("study.study_name"))
+
+    @property
+    def direction(self) -> StudyDirection:
+        """As in Optuna."""
+        return StudyDirection(self._link.request("study.direction"))
+
+    @property
+    def directions(self) -> list[StudyDirection]:
+        """As in Optuna."""
+        return [self.direction]
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """As in Optuna."""
+        return dict(self._link.request("study.user_attrs"))
+
+    @property
+    def metric_names(self) -> list[str] | None:
+        """As in Optuna."""
+        names: list[str] | None = self._link.request("study.metric_names")
+        return names
+
+    @property
+    def best_trial(self) -> FrozenTrial:
+        """As in Optuna: of the trials that are complete."""
+        best: FrozenTrial = self._link.request("study.best_trial")
+        return best
+
+    @property
+    def best_trials(self) -> list[FrozenTrial]:
+        """As in Optuna."""
+        return [self.best_trial]
+
+    @property
+    def best_value(self) -> float:
+        """As in Optuna."""
+        return float(self._link.request("study.best_value"))
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """As in Optuna."""
+        return dict(self._link.request("study.best_params"))
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """As in Optuna."""
+        return self.get_trials()
+
+    def get_trials(
+        self, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """As in Optuna; each call gets copies."""
+        found: list[FrozenTrial] = []
+        while part := self._link.request("study.get_trials", len(found)):
+            found += part
+        return [trial for trial in found if states is None or trial.state in states]
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """As in Optuna."""
+        if self._rank == 0:
+            self._link.request("study.set_user_attr", key, value)
+
+    def enqueue_trial(
+        self,
+        params: dict[str, Any],
+        user_attrs: dict[str, Any] | None = None,
+        skip_if_exists: bool = False,
+    ) -> None:
+        """As in Optuna."""
+        if self._rank == 0:
+            self._link.request("study.enqueue_trial", params, user_attrs, skip_if_exists)
+
+    def stop(self) -> None:
+        """Let no new trial start, in any worker; those that have started go on to their ends."""
+        if self._rank == 0:
+            self._link.request("study.stop")
+
+    def _is_multi_objective(self) -> bool:
+        """Callbacks of Optuna's integrations ask this."""
+        return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RankStudy:
+        """Another view of the same study."""
+        return copy.copy(self)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"The study of a trial in a worker has no {name!r}, since only the worker uses the "
+            "storage: load the study by optuna.load_study(study_name=..., storage=...) if the "
+            "objective needs it."
+        )
