@@ -21,6 +21,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
+from optuna_deadline.pruners._watch import DeadlineWatch
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
@@ -123,8 +124,8 @@ class DeadlinePruner(BasePruner):
         self._given = Given(policy, parameters, rule=rule)
         self._extend = extend
         self._table = table
-        self._clock = clock or ProcessClock()
-        self._constructed = self._clock.now()
+        self.clock = clock or ProcessClock()
+        self._constructed = self.clock.now()
         self._forget()
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
@@ -165,6 +166,12 @@ class DeadlinePruner(BasePruner):
             study._storage.set_trial_user_attr(trial._trial_id, PRUNED_BECAUSE, reason)
         return True
 
+    def prune_late(self, study: Study, trial: FrozenTrial) -> bool:
+        """Whether the deadline ends the trial, for a pruner around this one."""
+        if late := self._is_too_late(study, trial):
+            study._storage.set_trial_user_attr(trial._trial_id, PRUNED_BECAUSE, OUT_OF_TIME)
+        return late
+
     def out_of_time(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end with the value it has, which is not elimination.
 
@@ -175,18 +182,36 @@ class DeadlinePruner(BasePruner):
             True if its next report would come after the deadline, or if it has trained for
             ``max_resource`` steps.
         """
+        if trial.last_step is not None and self.tracker(study).finished(trial):
+            self.tracker(study).reported(trial, trial.last_step)
+            return True
+        return self._is_too_late(study, trial)
+
+    def _is_too_late(self, study: Study, trial: FrozenTrial) -> bool:
         step = trial.last_step
         if step is None:
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        if (finished := tracker.finished(trial)) or not tracker.is_too_late(trial.number, pace):
-            return finished
+        if not tracker.is_too_late(trial.number, pace):
+            return False
         tracker.refresh()
         late = tracker.is_too_late(trial.number, pace)
         if late:
             self.stop_if_over(study)
         return late
+
+    def situation(self, study: Study) -> tuple[float, set[int]]:
+        """Seconds to the deadline, and the trials of this process that have asked.
+
+        Stores nothing: zero seconds and no trial, if none has asked.
+        """
+        with self._lock:
+            tracker = self._trackers.get(study._storage, {}).get(study._study_id)
+        if tracker is None:
+            return 0.0, set()
+        tracker.refresh()
+        return tracker.time_left(), tracker.numbers
 
     def stop_if_over(self, study: Study) -> bool:
         """End ``study.optimize`` if no new trial of this process could report once.
@@ -236,15 +261,21 @@ class DeadlinePruner(BasePruner):
         """
         tracker = self.tracker(study)
         tracker.ends(trial, state, values)
+        if study._thread_local.in_optimize_loop and not tracker.warned:
+            self._watch.trial_ended(trial, tracker.time_left())
         if tracker.time_left() < tracker.quickest_report():
             tracker.refresh()  # another process may have moved the deadline
         return self.stop_if_over(study)
 
-    def admit(self, study: Study) -> bool:
+    def admit(self, study: Study, trial: FrozenTrial) -> bool:
         """Raise an error if the first trial of this process would come too late.
 
         Later trials take no statement: a trial that starts near the deadline ends at its first
         report.
+
+        Args:
+            study: The study.
+            trial: The trial that begins.
 
         Returns:
             Whether it is the first.
@@ -259,7 +290,12 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             joined = study._study_id in self._trackers.get(study._storage, {})
         tracker = self.tracker(study)
-        if joined and (study._thread_local.in_optimize_loop or not tracker.stopped):
+        looped = study._thread_local.in_optimize_loop
+        if joined and (looped or not tracker.stopped):
+            if not looped and tracker.time_left() <= 0:
+                tracker.refresh()
+                if (left := tracker.time_left()) <= 0:
+                    self._watch.asked_late(trial, left)
             return False
         if tracker.time_left() <= 0:
             tracker.refresh()
@@ -277,10 +313,14 @@ class DeadlinePruner(BasePruner):
             study: The study.
             given: What a worker asks for besides.
         """
+        self._watch.close()
         return self.tracker(study, given).terms
 
     def tracker(self, study: Study, given: Given | None = None) -> StudyTracker:
         """The tracker of ``study`` in this process; the first call stores or joins its terms."""
+        from optuna_deadline.pruners._wrapped import end_at_deadline
+
+        end_at_deadline(study, self)
         with self._lock:
             trackers = self._trackers.setdefault(study._storage, {})
             if study._study_id not in trackers:
@@ -291,9 +331,9 @@ class DeadlinePruner(BasePruner):
                     self._deadline,
                     self._given if given is None else self._given.over(given),
                     extend=self._extend,
-                    elapsed=self._clock.now() - self._constructed,
+                    elapsed=self.clock.now() - self._constructed,
                 )
-                trackers[study._study_id] = StudyTracker(engine, terms, self._clock)
+                trackers[study._study_id] = StudyTracker(engine, terms, self.clock)
             return trackers[study._study_id]
 
     def _forget(self) -> None:
@@ -301,17 +341,22 @@ class DeadlinePruner(BasePruner):
         self._trackers: weakref.WeakKeyDictionary[BaseStorage, dict[int, StudyTracker]]
         self._trackers = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        real = type(self.clock) is ProcessClock
+        left = self._deadline.instant(time.time()) - time.time() if real else None
+        if left is not None and self._deadline.at is None:
+            left -= self.clock.now() - self._constructed
+        self._watch = DeadlineWatch(self, left)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_trackers"], state["_lock"]
+        del state["_trackers"], state["_lock"], state["_watch"]
         # Another process's monotonic clock may count from elsewhere.
-        state["_constructed"] = self._clock.now() - self._constructed
+        state["_constructed"] = self.clock.now() - self._constructed
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._constructed = self._clock.now() - state["_constructed"]
+        self._constructed = self.clock.now() - state["_constructed"]
         self._forget()
 
 
@@ -326,10 +371,3 @@ def _quickest_pace(study: Study) -> float:
         ),
         default=0.0,
     )
-
-
-def find_deadline_pruner(pruner: Any) -> DeadlinePruner | None:
-    """The :class:`DeadlinePruner` that ``pruner`` is or wraps, if any."""
-    while pruner is not None and not isinstance(pruner, DeadlinePruner):
-        pruner = getattr(pruner, "_wrapped_pruner", None)
-    return pruner

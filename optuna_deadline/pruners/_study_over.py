@@ -21,7 +21,7 @@ class StudyOver(Study):
 
     def optimize(self, *args: Any, **kwargs: Any) -> None:
         """Return, with one line at the first time, or go on if the deadline was moved."""
-        from optuna_deadline.pruners._deadline import find_deadline_pruner
+        from optuna_deadline.pruners._wrapped import find_deadline_pruner
 
         pruner = find_deadline_pruner(self.pruner)
         if pruner is not None and pruner.is_over(self):

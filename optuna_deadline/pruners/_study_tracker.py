@@ -84,6 +84,11 @@ class StudyTracker:
         self._warned = False
         self._warned_of_unproven = False
 
+    @property
+    def warned(self) -> bool:
+        """Whether this process has warned that reports are too rare for the deadline."""
+        return self._warned or self._warned_of_unproven
+
     def time_left(self) -> float:
         """Seconds to the deadline; negative after it."""
         return self.terms.deadline - (self._clock.now() + self._ahead)

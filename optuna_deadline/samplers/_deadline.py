@@ -176,7 +176,7 @@ class DeadlineSampler(BaseSampler):
         pruner = find_deadline_pruner(study.pruner)
         if pruner is not None:
             try:
-                begins = pruner.admit(study)
+                begins = pruner.admit(study, trial)
             except Exception as error:
                 _undo_ask(study, trial)
                 if isinstance(error, DeadlinePassed):  # the process that should do it was killed

@@ -1,0 +1,134 @@
+"""One warning where nothing checks the deadline, with what that costs."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from optuna_deadline.values.deadlines import format_duration
+
+if TYPE_CHECKING:
+    from optuna_deadline.pruners._deadline import DeadlinePruner
+
+_logger = logging.getLogger("optuna_deadline")
+
+_GRACE = 0.25  # seconds after the deadline in which a trial may end
+_PAUSE, _LOOKS = 1.0, 10  # while no trial runs that asks nothing
+_LATE = 0.5  # seconds after the deadline from which a trial's end is worth a word
+_ADVICE = (
+    "Report in the objective and ask trial.should_prune() after each report; DeadlineSampler "
+    "keeps study.optimize from starting further trials"
+)
+
+
+class DeadlineWatch:
+    """Looks at the deadline for trials that no pruner ends.
+
+    Optuna asks a pruner in ``trial.should_prune()`` only, so an objective that never asks would
+    overrun without a word.
+
+    Args:
+        pruner: The study's pruner.
+        seconds: Seconds to the deadline; None looks at the ends of trials alone.
+    """
+
+    def __init__(self, pruner: DeadlinePruner, seconds: float | None) -> None:
+        self._pruner = weakref.ref(pruner)
+        self._silent = False
+        self._timer: threading.Timer | None = None
+        if seconds is not None and 0 < seconds < threading.TIMEOUT_MAX:
+            self._look_in(seconds + _GRACE, _LOOKS)
+
+    def close(self) -> None:
+        """Say nothing: workers end their trials themselves."""
+        self._silent = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def trial_ended(self, trial: FrozenTrial, left: float) -> None:
+        """Tell by how much a trial overran, if it asked too seldom."""
+        if left > -_LATE or trial.datetime_start is None:
+            return
+        self._say(
+            f"Trial {trial.number} ended {format_duration(-left)} after the deadline, with "
+            f"{len(trial.intermediate_values)} reports. {_ADVICE}."
+        )
+
+    def asked_late(self, trial: FrozenTrial, left: float) -> None:
+        """Tell that a loop of the user's own goes on after the deadline."""
+        self._say(
+            f"study.ask began trial {trial.number} {format_duration(-left)} after the deadline, "
+            "and each further trial costs its whole time: a loop that asks and tells should go on "
+            "while optuna_deadline.time_left(study) > 0."
+        )
+
+    def look(self, looks: int = 1) -> None:
+        """Tell which trials run past the deadline without having asked."""
+        pruner = self._pruner()
+        if pruner is None or self._silent:
+            return
+        studies = list(_studies_of(pruner))
+        for study in studies:
+            try:
+                left, asked = pruner.situation(study)
+                trials = study.get_trials(deepcopy=False)
+            except Exception as error:  # a storage that serves one thread, or is gone
+                _logger.debug("Nothing is known of the deadline: %s", error)
+                continue
+            if left > 0:  # it was moved
+                self._look_in(left + _GRACE, looks)
+                return
+            running = [trial for trial in trials if trial.state is TrialState.RUNNING]
+            if unasked := [trial for trial in running if trial.number not in asked]:
+                self._say(*_overrun(study, unasked[0], trials, pruner))
+                return
+        if studies and looks > 1:
+            self._look_in(_PAUSE, looks - 1)
+
+    def _look_in(self, seconds: float, looks: int) -> None:
+        self._timer = threading.Timer(seconds, self.look, (looks,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _say(self, words: str, is_last: bool = True) -> None:
+        if not self._silent:
+            self._silent = is_last
+            _logger.warning("%s", words)
+
+
+def _overrun(
+    study: Study, trial: FrozenTrial, trials: list[FrozenTrial], pruner: DeadlinePruner
+) -> tuple[str, bool]:
+    """What to say of a trial that runs past the deadline, and whether that has its cost."""
+    began = trial.datetime_start
+    elapsed = 0.0 if began is None else pruner.clock.since(began)
+    ended = [one.duration.total_seconds() for one in trials if one.duration is not None]
+    cost = ""
+    if ended:
+        cost = (
+            f" It ends {format_duration(max(0.0, mean(ended) - elapsed))} late if it takes "
+            f"{format_duration(mean(ended))} as those before it, and each further one costs as "
+            "much."
+        )
+    words = (
+        f"The deadline of the study {study.study_name!r} has passed and nothing checks it: trial "
+        f"{trial.number} has run for {format_duration(elapsed)} and asked nothing.{cost}"
+    )
+    return f"{words} {_ADVICE}.", bool(ended)
+
+
+def _studies_of(pruner: DeadlinePruner) -> Iterator[Study]:
+    """The studies with this pruner; Optuna tells a pruner of none until a trial asks."""
+    from optuna_deadline.pruners._wrapped import find_deadline_pruner
+
+    for found in gc.get_objects():
+        if issubclass(type(found), Study) and find_deadline_pruner(found.pruner) is pruner:
+            yield found
