@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import nsmallest
-from statistics import median, median_low
+from statistics import fmean, median, median_low
 
 from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
 
@@ -79,7 +80,7 @@ class ReportPace:
         interval = median([max(other.recent) for other in others if other.recent])
         return _SAFETY * max(self.first_seconds - startup, interval)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Steps trained up to the first report."""
         if self.first_step is None:
@@ -97,7 +98,12 @@ class ReportPace:
             return (self.last_at - self.first_at) / (self.last_step - self.first_step)
         return self.first_seconds / self.steps
 
-    @property
+    @cached_property
+    def interval(self) -> float | None:
+        """Seconds between two of the newest reports, on average; None before the second."""
+        return fmean(self.recent) if self.recent else None
+
+    @cached_property
     def startup(self) -> float:
         """Seconds before the first step, 0 until that is known."""
         per_step = self.seconds_per_step

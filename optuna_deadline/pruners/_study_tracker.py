@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from statistics import mean, median
+from statistics import median
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -196,7 +196,7 @@ class StudyTracker:
     def _met_by_a_new_trial(self, study: Study, trial: FrozenTrial) -> TimeLeft:
         """The reports that a trial which starts now could make, at the pace of this process."""
         paces = self.paces()
-        intervals = [mean(pace.recent) for pace in paces if pace.recent]
+        intervals = [pace.interval for pace in paces if pace.interval is not None]
         seconds = median(intervals or [pace.first_seconds for pace in paces])
         startup = (known_startup(paces) or 0.0) if intervals else 0.0
         with self._lock:

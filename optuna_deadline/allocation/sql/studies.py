@@ -150,18 +150,39 @@ def record(
     connection: sa.Connection, study_id: int, number: int, values: dict[int, float]
 ) -> None:
     """Record a trial's value at rungs in one statement; an earlier value stays."""
-    newest = sa.select(sa.func.max(rung.c.sequence)).where(rung.c.study_id == study_id)
-    rows = [
-        {
-            "study_id": study_id,
-            "rung": index,
-            "number": number,
-            "value": None if math.isnan(value) else float(value),
-            "sequence": sa.func.coalesce(newest.scalar_subquery(), 0) + 1,
-        }
-        for index, value in values.items()
-    ]
-    insert_if_absent(connection, rung, rows)
+    connection.execute(
+        _RECORD[connection.dialect.name],
+        [
+            {
+                "study": study_id,
+                "rung": index,
+                "number": number,
+                "value": None if math.isnan(value) else float(value),
+            }
+            for index, value in values.items()
+        ],
+    )
+
+
+def _record(insert: Any) -> sa.Executable:
+    """A statement that is compiled once."""
+    of_study = sa.bindparam("study", type_=sa.Integer)
+    newest = sa.select(sa.func.max(rung.c.sequence)).where(rung.c.study_id == of_study)
+    made: sa.Executable = (
+        insert(rung)
+        .values(
+            study_id=of_study,
+            rung=sa.bindparam("rung"),
+            number=sa.bindparam("number"),
+            value=sa.bindparam("value"),
+            sequence=sa.func.coalesce(newest.scalar_subquery(), 0) + 1,
+        )
+        .on_conflict_do_nothing()
+    )
+    return made
+
+
+_RECORD = {"postgresql": _record(postgresql.insert), "sqlite": _record(sqlite.insert)}
 
 
 def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.Row[Any]]:
