@@ -6,6 +6,8 @@ from typing import Any
 
 from optuna.study import Study
 
+from optuna_deadline._optuna import as_stored
+
 
 def out_of_time(trial: Any) -> bool:
     """Whether the trial should stop training now and return its value.
@@ -43,7 +45,7 @@ def out_of_time(trial: Any) -> bool:
     pruner = find_deadline_pruner(getattr(study, "pruner", None))
     if study is None or pruner is None:
         return False
-    return pruner.out_of_time(study, trial._get_latest_trial())
+    return pruner.out_of_time(study, as_stored(trial))
 
 
 def time_left(study: Study) -> float:

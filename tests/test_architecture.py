@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import optuna
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -92,3 +93,28 @@ def test_all_that_is_public_is_there() -> None:
         assert getattr(optuna_deadline, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'rnu'"):
         _ = optuna_deadline.rnu
+
+
+def test_what_optuna_does_not_document_is_used_in_one_module() -> None:
+    study = optuna.create_study(storage="sqlite://")
+    owners = [study, study.ask(), study.trials[0], study._storage, study.sampler]
+    owners += [study._storage._backend, optuna.samplers.GridSampler({"x": [1]})]  # type: ignore[attr-defined]
+    owners += [optuna.samplers.BruteForceSampler(), optuna.pruners.PatientPruner(None, 1)]
+    private = {name for each in owners for name in dir(each) if name[0] == "_" != name[1]}
+    used = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, module in modules()
+        if path.name != "_optuna.py"
+        for node in ast.walk(module)
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in private
+            and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        )
+        or (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("optuna.")
+            and any(part[0] == "_" for part in f"{node.module}.{node.names[0].name}".split("."))
+        )
+    ]
+    assert used == []

@@ -10,6 +10,7 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from optuna_deadline._optuna import id_of, is_stopping, storage_of
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._study_tracker import StudyTracker
@@ -57,7 +58,7 @@ class DeadlineGate:
                 "pruner=DeadlinePruner(deadline)."
             )
         tracker = pruner.tracker(study)
-        if pruner.trial_ends(study, trial, trial.state, trial.values) or study._stop_flag:
+        if pruner.trial_ends(study, trial, trial.state, trial.values) or is_stopping(study):
             finish(study, tracker)
         if self._publish:
             self._publish_page(study, tracker)
@@ -65,9 +66,9 @@ class DeadlineGate:
     def _publish_page(self, study: Study, tracker: StudyTracker) -> None:
         from optuna_deadline.dashboard.plain import PlainPublisher
 
-        mine = _publishers.setdefault(study._storage, {})
-        if study._study_id not in mine:
-            mine[study._study_id] = PlainPublisher.of(study, tracker.engine)
-        publisher = mine[study._study_id]
+        mine = _publishers.setdefault(storage_of(study), {})
+        if id_of(study) not in mine:
+            mine[id_of(study)] = PlainPublisher.of(study, tracker.engine)
+        publisher = mine[id_of(study)]
         if publisher is not None:
             publisher.work(tracker.terms, tracker.time_left())

@@ -18,6 +18,7 @@ import typer
 from optuna.trial import TrialState
 from optuna_deadline_demo import TASKS, Task
 
+from optuna_deadline._optuna import id_of
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
@@ -157,7 +158,7 @@ def _create(name: str, url: str, task: Task, seed: int) -> optuna.Study:
 
 def _share(study: optuna.Study, pool: str, direction: str) -> dict[str, Any]:
     """The slots that one of several studies used, and its result."""
-    table = AllocationTable(open_table(study), pool, study._study_id)
+    table = AllocationTable(open_table(study), pool, id_of(study))
     winner = find_winner(table, direction)
     had = sum(row.slots * ((row.ended or row.granted) - row.granted) for row in table.segments())
     return {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import optuna
 import typer
 
+from optuna_deadline._optuna import id_of, storage_of
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.records import Event, PlannedTrial
 from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
@@ -127,9 +128,9 @@ def top(study: Study, storage: Storage) -> None:
 
 def _check_of(study: optuna.Study) -> dict[str, str] | None:
     """The result of the check of the study's first trial, if there was one."""
-    storage = study._storage
+    storage = storage_of(study)
     with suppress(KeyError):
-        first = storage.get_trial_id_from_study_id_trial_number(study._study_id, 0)
+        first = storage.get_trial_id_from_study_id_trial_number(id_of(study), 0)
         return storage.get_trial(first).user_attrs.get(OUTCOME)
     return None
 

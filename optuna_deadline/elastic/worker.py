@@ -18,6 +18,7 @@ from optuna.pruners import NopPruner
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
+from optuna_deadline._optuna import storage_of
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
@@ -162,7 +163,7 @@ class ElasticWorker:
         self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
         place = place_of(checkpoints or CHECKPOINTS)
         self._folder = root_of(place, study.study_name, study_terms.key(engine, study))
-        self._resumable = not isinstance(study._storage, InMemoryStorage)
+        self._resumable = not isinstance(storage_of(study), InMemoryStorage)
         self._asked: list[int] = []
         self._availability = CheckpointAvailability(self.table, host_name())
         self._source = replace(source_of(objective), library=library_name(self._folder))

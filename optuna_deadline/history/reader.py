@@ -14,6 +14,7 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
 from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.reads import pools_of
@@ -105,7 +106,7 @@ def _line(trial: FrozenTrial, span: tuple[float, float], terms: Terms) -> Planne
     value = trial.value if state == "complete" and trial.values else None
     return PlannedTrial(
         number=trial.number,
-        trial_id=trial._trial_id,
+        trial_id=id_of_trial(trial),
         state=state,
         fence=1,
         owner=_SOMEBODY if trains else None,

@@ -9,20 +9,17 @@ rank by the value alone, since most constraints are known at a trial's end only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from optuna_deadline._optuna import constraints, constraints_func
 from optuna_deadline.planning.optuna_storage import read_trial
 
 #: The larger one wins. A trial of a study without constraints is of unknown feasibility.
 INFEASIBLE, UNKNOWN, FEASIBLE = 0, 1, 2
-
-#: The attribute of what a ``constraints_func`` returns; the others are "constraints:NAME".
-_KEY = "constraints"
 
 
 def feasibility(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any] | None = None) -> int:
@@ -48,39 +45,12 @@ def none_feasible(number: int) -> str:
     return f"No trial is feasible: the best one, trial {number}, violates a constraint."
 
 
-def constraints(trial: FrozenTrial) -> Sequence[float]:
-    """The stored values of a trial's constraints."""
-    return [
-        value
-        for key, stored in constraint_attributes(trial).items()
-        for value in (stored if key == _KEY else [stored])
-    ]
-
-
-def constraint_attributes(trial: FrozenTrial) -> dict[str, Any]:
-    """The system attributes in which Optuna stores them."""
-    return {
-        key: value
-        for key, value in trial.system_attrs.items()
-        if (key == _KEY and value) or key.startswith(f"{_KEY}:")
-    }
-
-
 def known_feasibility(study: Study, numbers: Iterable[int] | None = None) -> dict[int, int]:
     """The feasibility of all trials, or of some, where it is known."""
-    compute = _constraints_func(study.sampler)
+    compute = constraints_func(study.sampler)
     if numbers is None:
         trials = study.get_trials(deepcopy=False)
     else:
         trials = [read_trial(study, number) for number in numbers]
     found = {trial.number: feasibility(trial, compute) for trial in trials}
     return {number: feasible for number, feasible in found.items() if feasible != UNKNOWN}
-
-
-def _constraints_func(sampler: BaseSampler | None) -> Callable[[FrozenTrial], Any] | None:
-    """The function of a sampler, or of the one that it wraps."""
-    while sampler is not None:
-        if (found := getattr(sampler, "_constraints_func", None)) is not None:
-            return found  # type: ignore[no-any-return]
-        sampler = getattr(sampler, "_sampler", getattr(sampler, "_base_sampler", None))
-    return None

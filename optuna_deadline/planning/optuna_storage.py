@@ -12,12 +12,17 @@ from typing import Any
 
 import sqlalchemy as sa
 from optuna.storages import BaseStorage, RDBStorage
-from optuna.storages._cached_storage import _CachedStorage
-from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 from sqlalchemy.dialects import postgresql, sqlite
 
+from optuna_deadline._optuna import (
+    TrialIntermediateValueModel,
+    TrialModel,
+    behind_cache,
+    id_of,
+    storage_of,
+)
 from optuna_deadline.errors import StudyGone
 
 #: The dialects that have ``ON CONFLICT``.
@@ -29,26 +34,24 @@ _AT_ONCE = 250
 
 def read_trial(study: Study, number: int) -> FrozenTrial:
     """A trial by its number, without the study's other trials."""
-    storage = study._storage
-    return storage.get_trial(
-        storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
-    )
+    storage = storage_of(study)
+    return storage.get_trial(storage.get_trial_id_from_study_id_trial_number(id_of(study), number))
 
 
 def stop_opening(study: Study) -> None:
     """Let no new trial of the study start, in any process, until its deadline is extended."""
-    study._storage.set_study_system_attr(study._study_id, _STOPPED, True)
+    storage_of(study).set_study_system_attr(id_of(study), _STOPPED, True)
 
 
 def may_open(study: Study) -> bool:
     """Whether no objective has stopped the study."""
-    return not study._storage.get_study_system_attrs(study._study_id).get(_STOPPED)
+    return not storage_of(study).get_study_system_attrs(id_of(study)).get(_STOPPED)
 
 
 def open_again(study: Study) -> None:
     """Undo :func:`stop_opening`."""
     if not may_open(study):
-        study._storage.set_study_system_attr(study._study_id, _STOPPED, False)
+        storage_of(study).set_study_system_attr(id_of(study), _STOPPED, False)
 
 
 def store_values(storage: BaseStorage, trial_id: int, values: Mapping[int, float]) -> None:
@@ -63,7 +66,7 @@ def store_values(storage: BaseStorage, trial_id: int, values: Mapping[int, float
         UpdateFinishedTrialError: The trial has ended.
         KeyError: The trial was deleted.
     """
-    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    backend = behind_cache(storage)
     if isinstance(backend, RDBStorage) and backend.engine.dialect.name in _INSERT:
         _store_at_once(backend, trial_id, values)
         return
@@ -122,7 +125,7 @@ def unless_deleted(study: Study) -> Iterator[None]:
 
 def _exists(study: Study) -> bool:
     try:
-        study._storage.get_study_user_attrs(study._study_id)  # no storage caches these
+        storage_of(study).get_study_user_attrs(id_of(study))  # no storage caches these
     except KeyError:
         return False
     return True

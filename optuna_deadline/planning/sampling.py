@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
-from optuna.samplers._brute_force import _TreeNode
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._optuna import cells_left, points_left, share_state
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
 from optuna_deadline.policies.newcomers import comes_too_late
@@ -28,7 +28,7 @@ class StoppableStudy(Study):
     """
 
     def __init__(self, study: Study) -> None:
-        self.__dict__.update(study.__dict__)  # the same storage, sampler and caches
+        share_state(self, study)
         self.stopped = False
 
     def stop(self) -> None:
@@ -73,11 +73,8 @@ def cells_to_begin(study: Study) -> int | None:
     trials = study.get_trials(deepcopy=False)
     begun = [trial for trial in trials if trial.state is not TrialState.WAITING]
     if isinstance(sampler, GridSampler):
-        return max(0, sampler._n_min_trials - len(_cells(sampler, begun)))
-    tree = _TreeNode()
-    known = [trial for trial in begun if trial.params]
-    sampler._populate_tree(tree, known, {})
-    return tree.count_unexpanded(exclude_running=True) if known else None
+        return cells_left(sampler, begun)
+    return points_left(sampler, begun)
 
 
 def choices_to_begin(study: Study, trial: FrozenTrial) -> int | None:
@@ -96,15 +93,6 @@ def choices_to_begin(study: Study, trial: FrozenTrial) -> int | None:
         return None
     begun = {repr(sorted(one.params.items())) for one in study.get_trials(deepcopy=False)}
     return max(0, math.prod(sizes) - len(begun))
-
-
-def _cells(sampler: GridSampler, trials: list[FrozenTrial]) -> set[int]:
-    return {
-        trial.system_attrs["grid_id"]
-        for trial in trials
-        if "grid_id" in trial.system_attrs
-        and sampler._same_search_space(trial.system_attrs["search_space"])
-    }
 
 
 def _innermost(sampler: BaseSampler) -> BaseSampler:

@@ -12,6 +12,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline._optuna import CELL, ENQUEUED, id_of_trial, storage_of
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.errors import LeaseLost
@@ -30,9 +31,6 @@ _STATES = {
     "retired": TrialState.PRUNED,
     "failed": TrialState.FAIL,
 }
-
-#: Optuna's attributes of a trial's given parameters: from study.enqueue_trial, from a grid.
-_ENQUEUED, _CELL = "fixed_params", "grid_id"
 
 
 class Trials(Protocol):
@@ -89,7 +87,7 @@ class OptunaTrials:
         """Ask the study for a trial; its parameters are sampled on the worker that trains it."""
         with unless_deleted(self._study):
             trial = self._study.ask()
-        return trial.number, trial._trial_id
+        return trial.number, id_of_trial(trial)
 
     def exhausted(self) -> bool:
         """Whether the sampler has stopped the study, or each of its configurations has a trial.
@@ -121,7 +119,7 @@ class OptunaTrials:
         rows = reports()
         if not rows:
             return
-        storage = self._study._storage
+        storage = storage_of(self._study)
         trial = storage.get_trial(planned.trial_id)
         if trial.state.is_finished():
             return
@@ -137,7 +135,7 @@ class OptunaTrials:
         """
         with self._tolerate_other_processes():
             trial = read_trial(self._study, number)
-            fixed = trial.system_attrs.get(_ENQUEUED)
+            fixed = trial.system_attrs.get(ENQUEUED)
             if fixed is not None and not trial.state.is_finished():
                 self._study.enqueue_trial(fixed, user_attrs=trial.user_attrs)
             self._tell_optuna(number, None, TrialState.PRUNED)
@@ -154,9 +152,9 @@ class OptunaTrials:
     def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
         """Trials with a configuration that a dead planner took from the queue or from a grid."""
         return [
-            (trial.number, trial._trial_id)
+            (trial.number, id_of_trial(trial))
             for trial in self._strays(known)
-            if trial.system_attrs.keys() & {_ENQUEUED, _CELL}
+            if trial.system_attrs.keys() & {ENQUEUED, CELL}
         ]
 
     def ended_as_loser(self, planned: PlannedTrial) -> bool:

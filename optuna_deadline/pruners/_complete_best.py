@@ -8,7 +8,8 @@ import threading
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from optuna_deadline.planning.feasibility import constraint_attributes, feasibility
+from optuna_deadline._optuna import constraint_attributes
+from optuna_deadline.planning.feasibility import feasibility
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.study.best import PRUNED_BECAUSE, Best, best_of
 from optuna_deadline.values.scores import score

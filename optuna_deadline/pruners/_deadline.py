@@ -16,6 +16,7 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
 from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners._clock import ProcessClock
@@ -163,13 +164,13 @@ class DeadlinePruner(BasePruner):
             return False
         self.stop_if_over(study)
         if study.pruner is self:  # another pruner around it may keep the trial
-            study._storage.set_trial_user_attr(trial._trial_id, PRUNED_BECAUSE, reason)
+            storage_of(study).set_trial_user_attr(id_of_trial(trial), PRUNED_BECAUSE, reason)
         return True
 
     def prune_late(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the deadline ends the trial, for a pruner around this one."""
         if late := self._is_too_late(study, trial):
-            study._storage.set_trial_user_attr(trial._trial_id, PRUNED_BECAUSE, OUT_OF_TIME)
+            storage_of(study).set_trial_user_attr(id_of_trial(trial), PRUNED_BECAUSE, OUT_OF_TIME)
         return late
 
     def out_of_time(self, study: Study, trial: FrozenTrial) -> bool:
@@ -207,7 +208,7 @@ class DeadlinePruner(BasePruner):
         Stores nothing: zero seconds and no trial, if none has asked.
         """
         with self._lock:
-            tracker = self._trackers.get(study._storage, {}).get(study._study_id)
+            tracker = self._trackers.get(storage_of(study), {}).get(id_of(study))
         if tracker is None:
             return 0.0, set()
         tracker.refresh()
@@ -226,7 +227,7 @@ class DeadlinePruner(BasePruner):
             with suppress(RuntimeError):  # of ask and tell, which has no loop to end
                 study.stop()
                 returns_at_once(study)
-        if study._stop_flag and not tracker.stopped and tracker.is_early(left):
+        if is_stopping(study) and not tracker.stopped and tracker.is_early(left):
             _logger.warning(
                 "study.optimize ends %s before the deadline: %s.",
                 format_duration(left),
@@ -235,7 +236,7 @@ class DeadlinePruner(BasePruner):
                 else f"Study.stop was called, by the sampler ({study.sampler}) because nothing is "
                 "left to search, by the objective or by another callback",
             )
-        tracker.stopped = study._stop_flag
+        tracker.stopped = is_stopping(study)
         return over
 
     def is_over(self, study: Study) -> bool:
@@ -261,7 +262,7 @@ class DeadlinePruner(BasePruner):
         """
         tracker = self.tracker(study)
         tracker.ends(trial, state, values)
-        if study._thread_local.in_optimize_loop and not tracker.warned:
+        if in_optimize_loop(study) and not tracker.warned:
             self._watch.trial_ended(trial, tracker.time_left())
         if tracker.time_left() < tracker.quickest_report():
             tracker.refresh()  # another process may have moved the deadline
@@ -288,9 +289,9 @@ class DeadlinePruner(BasePruner):
             StudyGone: The study was deleted.
         """
         with self._lock:
-            joined = study._study_id in self._trackers.get(study._storage, {})
+            joined = id_of(study) in self._trackers.get(storage_of(study), {})
         tracker = self.tracker(study)
-        looped = study._thread_local.in_optimize_loop
+        looped = in_optimize_loop(study)
         if joined and (looped or not tracker.stopped):
             if not looped and tracker.time_left() <= 0:
                 tracker.refresh()
@@ -322,8 +323,8 @@ class DeadlinePruner(BasePruner):
 
         end_at_deadline(study, self)
         with self._lock:
-            trackers = self._trackers.setdefault(study._storage, {})
-            if study._study_id not in trackers:
+            trackers = self._trackers.setdefault(storage_of(study), {})
+            if id_of(study) not in trackers:
                 engine = open_table(study, self._table)
                 terms = _terms.fix(
                     engine,
@@ -333,8 +334,8 @@ class DeadlinePruner(BasePruner):
                     extend=self._extend,
                     elapsed=self.clock.now() - self._constructed,
                 )
-                trackers[study._study_id] = StudyTracker(engine, terms, self.clock)
-            return trackers[study._study_id]
+                trackers[id_of(study)] = StudyTracker(engine, terms, self.clock)
+            return trackers[id_of(study)]
 
     def _forget(self) -> None:
         # By storage, since studies in memory all begin at id 0.

@@ -18,6 +18,7 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
@@ -97,10 +98,10 @@ class StudyTracker:
         """Record the time at which this process first sees a report."""
         now = self._clock.now()
         with self._lock:
-            life = self._trials.get(trial._trial_id)
+            life = self._trials.get(id_of_trial(trial))
             if life is None:
                 age = self._clock.since(trial.datetime_start) if trial.datetime_start else 0.0
-                life = self._trials[trial._trial_id] = _TrialPace(
+                life = self._trials[id_of_trial(trial)] = _TrialPace(
                     trial.number, ReportPace(started=now - age)
                 )
                 if len(self._trials) > _TRIALS_KEPT:
@@ -145,7 +146,7 @@ class StudyTracker:
             _keep_newest(self._ending, trial.number, copied, _TRIALS_ASKED)
             if state is TrialState.COMPLETE and self.time_left() > 0:
                 self._longest = max(self._longest, len(trial.intermediate_values))
-            if (life := self._trials.get(trial._trial_id)) is not None:
+            if (life := self._trials.get(id_of_trial(trial))) is not None:
                 life.ended = True
                 seconds = max(0.0, self._clock.now() - life.pace.last_at)
                 _keep_newest(self._endings, trial.number, seconds, _ENDINGS_KEPT)
@@ -240,7 +241,7 @@ class StudyTracker:
     def _record(self, connection: sa.Connection, trial: FrozenTrial) -> None:
         values = self._rungs.rule.values(trial.intermediate_values)
         with self._lock:
-            life = self._trials.get(trial._trial_id)
+            life = self._trials.get(id_of_trial(trial))
             known = life.recorded if life else 0
         if new := {rung: values[rung] for rung in range(known, len(values))}:
             try:

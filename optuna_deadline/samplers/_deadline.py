@@ -14,17 +14,23 @@ from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import fail_stale_trials
-from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._optuna import (
+    ProspectiveStudy,
+    id_of_trial,
+    in_optimize_loop,
+    is_heartbeat_enabled,
+    storage_of,
+)
 from optuna_deadline.errors import DeadlineError, DeadlinePassed
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.pruners._study_over import StudyOver
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.rank.processes import is_gone, own_boot
-from optuna_deadline.samplers._prospects import Look, ProspectiveStudy, TableLook, look_ahead
+from optuna_deadline.samplers._prospects import Look, TableLook, look_ahead
 from optuna_deadline.samplers._warm_start import EarlierBest, OfTrial, StudyLike
 
 _logger = logging.getLogger("optuna_deadline")
@@ -37,9 +43,9 @@ _PROCESS = (
 def mark_process(study: Study, trial: FrozenTrial) -> None:
     """Record the process of a trial of ``study.optimize``; one of ``ask`` may outlive it."""
     boot = own_boot()
-    if study._thread_local.in_optimize_loop and boot is not None:
-        storage = study._storage
-        storage.set_trial_system_attr(trial._trial_id, _PROCESS, [os.getpid(), boot])
+    if in_optimize_loop(study) and boot is not None:
+        storage = storage_of(study)
+        storage.set_trial_system_attr(id_of_trial(trial), _PROCESS, [os.getpid(), boot])
 
 
 def end_abandoned(study: Study) -> None:
@@ -49,7 +55,7 @@ def end_abandoned(study: Study) -> None:
     storage has a heartbeat, Optuna ends the trials of dead processes on every host and may retry
     them.
     """
-    if is_heartbeat_enabled(study._storage):
+    if is_heartbeat_enabled(storage_of(study)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             fail_stale_trials(study)
@@ -73,13 +79,13 @@ def finish(study: Study, tracker: StudyTracker | None = None) -> None:
 
 
 def _end(study: Study, trial: FrozenTrial) -> None:
-    reports, storage = trial.intermediate_values, study._storage
+    reports, storage = trial.intermediate_values, storage_of(study)
     if not reports:
-        storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+        storage.set_trial_state_values(id_of_trial(trial), TrialState.FAIL)
         return
     last = reports[max(reports)]
     values = None if math.isnan(last) else [last]
-    storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED, values)
+    storage.set_trial_state_values(id_of_trial(trial), TrialState.PRUNED, values)
 
 
 class DeadlineSampler(BaseSampler):
@@ -185,7 +191,7 @@ class DeadlineSampler(BaseSampler):
             mark_process(study, trial)
             if begins:
                 end_abandoned(study)
-        elif study._thread_local.in_optimize_loop and not self._warned:
+        elif in_optimize_loop(study) and not self._warned:
             self._warned = True
             if math.isinf(self._look(study, []).left):
                 _logger.warning(
@@ -265,4 +271,4 @@ def _undo_ask(study: Study, trial: FrozenTrial) -> None:
     """Undo ``study.ask()``: Optuna gives the trial to the next process that asks for one."""
     if trial.state is TrialState.RUNNING and not trial.params and not trial.intermediate_values:
         with suppress(Exception):  # the error that refused the trial matters more
-            study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+            storage_of(study).set_trial_state_values(id_of_trial(trial), TrialState.WAITING)

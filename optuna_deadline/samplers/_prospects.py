@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -81,28 +81,6 @@ def by_dates(trials: Sequence[FrozenTrial], now: datetime) -> dict[int, float]:
             seconds = (until - trial.datetime_start).total_seconds()
             found[trial.number] = seconds / (trial.last_step - before)
     return found
-
-
-class ProspectiveStudy(Study):
-    """A study that returns other trials than it has; all else, writes too, is unchanged.
-
-    Args:
-        study: The study.
-        trials: The trials to return.
-    """
-
-    def __init__(self, study: Study, trials: Sequence[FrozenTrial]) -> None:
-        self.__dict__.update(study.__dict__)  # the same storage, sampler and caches
-        self._shown = trials
-
-    def _get_trials(
-        self,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
-        use_cache: bool = False,
-    ) -> list[FrozenTrial]:
-        shown = [trial for trial in self._shown if states is None or trial.state in states]
-        return copy.deepcopy(shown) if deepcopy else shown
 
 
 def look_ahead(

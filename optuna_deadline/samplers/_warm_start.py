@@ -13,6 +13,7 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from optuna_deadline._optuna import ENQUEUED, id_of, id_of_trial, storage_of
 from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.study.best import find_best
 from optuna_deadline.study.terms import check_single_objective
@@ -31,7 +32,7 @@ class OfTrial(Generic[Found]):
 
     def get(self, study: Study, trial: FrozenTrial, work_out: Callable[[], Found]) -> Found:
         """The value for a trial, computed if the trial is not the last one."""
-        key = study._storage, trial._trial_id
+        key = storage_of(study), id_of_trial(trial)
         if getattr(self._last, "key", None) != key:
             self._last.found = work_out()
             self._last.key = key
@@ -95,10 +96,10 @@ class EarlierBest:
         return value if distribution._contains(value) else None
 
     def _plan(self, study: Study, trial: FrozenTrial) -> Params | None:
-        if not self._earlier or len(study.directions) > 1 or "fixed_params" in trial.system_attrs:
+        if not self._earlier or len(study.directions) > 1 or ENQUEUED in trial.system_attrs:
             return None
         turn = trial.number - sum(
-            "fixed_params" in one.system_attrs
+            ENQUEUED in one.system_attrs
             for one in study.get_trials(deepcopy=False)
             if one.number < trial.number
         )
@@ -121,8 +122,8 @@ def winners(study: Study, earlier: Sequence[StudyLike]) -> list[Params]:
     """
     found: list[Params] = []
     for one in earlier:
-        other = _named(study._storage, study.study_name, one) if isinstance(one, str) else one
-        if other._storage is study._storage and other._study_id == study._study_id:
+        other = _named(storage_of(study), study.study_name, one) if isinstance(one, str) else one
+        if storage_of(other) is storage_of(study) and id_of(other) == id_of(study):
             raise _itself(other.study_name)
         won = find_best(other)
         if won is None:

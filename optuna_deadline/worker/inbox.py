@@ -12,6 +12,7 @@ from typing import Any
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial
 
+from optuna_deadline._optuna import id_of_trial, storage_of
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
@@ -60,9 +61,9 @@ class TrialInbox:
         self._worker_id = worker_id
         self._gang = gang
         self._trial = trial
-        storage = trial.study._storage
+        storage = storage_of(trial.study)
         with unless_deleted(trial.study):
-            self._reported = set(storage.get_trial(trial._trial_id).intermediate_values)
+            self._reported = set(storage.get_trial(id_of_trial(trial)).intermediate_values)
         self._warned_unsaved = self._warned_diverged = False
         self._handlers: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
@@ -205,7 +206,7 @@ class TrialInbox:
                 values.setdefault(step, value)
         try:
             with unless_deleted(self._trial.study):
-                store_values(self._trial.study._storage, self._trial._trial_id, values)
+                store_values(storage_of(self._trial.study), id_of_trial(self._trial), values)
         except UpdateFinishedTrialError:
             _logger.warning(
                 "Trial %d was finished outside of this worker; its ranks are stopped.", gang.number

@@ -9,6 +9,7 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
+from optuna_deadline._optuna import id_of_trial, storage_of
 from optuna_deadline.planning.optuna_storage import stop_opening
 from optuna_deadline.rank.messages import packed
 
@@ -33,8 +34,8 @@ def requestable(trial: Trial, method: str) -> Callable[..., Any] | None:
     if study_method != method and study_method in _OF_STUDY:
         return partial(_attribute, study, study_method)
     others: dict[str, Callable[..., Any]] = {
-        "system_attrs": lambda: study._storage.get_trial(trial._trial_id).system_attrs,
-        "set_system_attr": partial(study._storage.set_trial_system_attr, trial._trial_id),
+        "system_attrs": lambda: storage_of(study).get_trial(id_of_trial(trial)).system_attrs,
+        "set_system_attr": partial(storage_of(study).set_trial_system_attr, id_of_trial(trial)),
         "study.get_trials": partial(_part_of_trials, study),
         "study.stop": partial(stop_opening, study),
     }

@@ -10,6 +10,7 @@ from typing import TypeVar
 from optuna.study import Study
 from optuna.trial import Trial
 
+from optuna_deadline._optuna import forget_cached_trials
 from optuna_deadline._threads import BackgroundQueue
 from optuna_deadline.planning.optuna_storage import unless_deleted
 from optuna_deadline.planning.sampling import SamplerErrors
@@ -45,7 +46,7 @@ class TrialSampler:
         with unless_deleted(self._study):
             # Samplers read trials from a cache of their thread, which Optuna empties in
             # `study.ask`; here the planner asks, in another thread.
-            self._study._thread_local.cached_all_trials = None
+            forget_cached_trials(self._study)
             self._study.get_trials(deepcopy=False)  # reads the trials of other processes
             return Trial(self._study, trial_id)
 

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
+from optuna_deadline._optuna import id_of, storage_of
 from optuna_deadline.allocation.sql import studies
 from optuna_deadline.allocation.sql.database.schema import study, worker
 from optuna_deadline.allocation.sql.database.transaction import begin_bounded, wait_in_line
@@ -109,7 +110,7 @@ def _locked(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 def _read(study_: Study) -> str | None:
     try:
-        found = study_._storage.get_study_system_attrs(study_._study_id).get(_ATTRIBUTE)
+        found = storage_of(study_).get_study_system_attrs(id_of(study_)).get(_ATTRIBUTE)
     except KeyError:
         raise StudyGone.named(study_.study_name) from None
     return None if found is None else str(found)
@@ -117,6 +118,6 @@ def _read(study_: Study) -> str | None:
 
 def _write(study_: Study, key: str) -> None:
     try:
-        study_._storage.set_study_system_attr(study_._study_id, _ATTRIBUTE, key)
+        storage_of(study_).set_study_system_attr(id_of(study_), _ATTRIBUTE, key)
     except KeyError:
         raise StudyGone.named(study_.study_name) from None

@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from optuna.storages import InMemoryStorage, RDBStorage
-from optuna.storages._cached_storage import _CachedStorage
 from optuna.study import Study
 from sqlalchemy.dialects import postgresql, sqlite
 
+from optuna_deadline._optuna import behind_cache, id_of, storage_of
 from optuna_deadline.allocation.sql.database.engine import table_url
 from optuna_deadline.allocation.sql.database.schema import rung, rung_total, study
 from optuna_deadline.allocation.sql.database.transaction import database_now
@@ -36,12 +36,10 @@ def own_id(connection: sa.Connection, study_: Study) -> int | None:
     Raises:
         DeadlineError: Optuna keeps other studies in this database, but not this one.
     """
-    storage = study_._storage
-    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
-    if isinstance(backend, (RDBStorage, InMemoryStorage)):
+    if isinstance(behind_cache(storage_of(study_)), (RDBStorage, InMemoryStorage)):
         own: sa.URL = table_url(study_)
         if own == connection.engine.url:
-            return study_._study_id
+            return id_of(study_)
     if not sa.inspect(connection).has_table("studies"):
         return None
     # The same database through another driver, or behind a gRPC proxy.

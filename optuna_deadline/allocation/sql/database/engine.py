@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage, get_storage
-from optuna.storages._cached_storage import _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
+from optuna_deadline._optuna import behind_cache, connect_again, storage_of
 from optuna_deadline.allocation.sql.database.creation import create_or_check
 from optuna_deadline.errors import UnsupportedStorage
 
@@ -64,8 +64,7 @@ def table_url(study: Study, table: str | None = None) -> URL:
                 "table= is not a database URL: write one such as sqlite:///table.db or "
                 "postgresql://user@host/database."
             ) from None
-    storage = study._storage
-    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    backend = behind_cache(storage_of(study))
     if isinstance(backend, RDBStorage):
         return backend.engine.url
     if isinstance(backend, InMemoryStorage):
@@ -88,8 +87,7 @@ def open_table(study: Study, table: str | None = None) -> sa.Engine:
     A storage on PostgreSQL connects again, with the limits of this package beside the arguments
     that it was made with, and so does the table.
     """
-    storage = study._storage
-    backend = storage._backend if isinstance(storage, _CachedStorage) else storage
+    backend = behind_cache(storage_of(study))
     given: Mapping[str, Any] = {}
     if isinstance(backend, RDBStorage) and backend.engine.dialect.name == "postgresql":
         with _lock:
@@ -114,15 +112,13 @@ def _limit(storage: RDBStorage) -> None:
     options = _options(storage.engine.url, storage.engine_kwargs)
     if options == storage.engine_kwargs:
         return
-    former = storage.engine
-    storage.__setstate__({**storage.__getstate__(), "engine_kwargs": options})
+    connect_again(storage, options)
     _forgive(storage.engine)
-    former.dispose()
 
 
 def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
     """The engine of the table of ``study`` if this process already uses one."""
-    storage = study._storage
+    storage = storage_of(study)
     if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
         return None
     try:
