@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test landing test-all chaos lint types imports docs pictures audit sbom clean
+.PHONY: help demo test landing test-all versions chaos lint types imports docs pictures audit sbom clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ landing: .venv/test.stamp  ## Run the tests of each landing, some ten minutes
 
 test-all: .venv/test.stamp  ## Run all tests, every real worker and every real training
 	@HYPOTHESIS_PROFILE=many $(PYTEST) -n 4 --tier all $(ARGS)
+
+versions: .venv/test.stamp  ## Run tests with Optuna 4.9, and with the lowest versions of all libraries
+	@$(BIN)/python tests/versions.py optuna4
+	@$(BIN)/python tests/versions.py lowest
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
 	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)

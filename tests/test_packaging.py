@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -44,3 +45,27 @@ def test_the_wheel_holds_its_packages_with_types_and_no_tests(tmp_path: Path) ->
     assert not re.search(r"^Requires-Dist: (torch|lightning)[^;]*$", text, re.MULTILINE)
     (entry,) = (name for name in names if name.endswith("entry_points.txt"))
     assert b"optuna-deadline = optuna_deadline.cli:app" in zipfile.ZipFile(wheel).read(entry)
+
+
+def test_a_package_index_accepts_the_wheel_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("twine")
+    home = "https://example.org/ours"
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True,
+        env={**os.environ, "OPTUNA_DEADLINE_HOME": f"{home}/"},
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", str(wheel)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("METADATA"))
+    text = zipfile.ZipFile(wheel).read(name).decode()
+    targets = re.findall(r"!?\[[^]]*\]\(([^)]+)\)", text)
+    assert len(targets) > 20
+    assert all(target.startswith("https://") for target in targets)
+    paths = [target.split("/main/")[1] for target in targets if target.startswith(home)]
+    assert all((ROOT / path).is_file() for path in paths)
+    assert f"Project-URL: Source, {home}\n" in text

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import optuna
 import pytest
 from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
-from optuna.testing.pytest_samplers import (
-    BasicSamplerTestCase,
-    MultiObjectiveSamplerTestCase,
-    RelativeSamplerTestCase,
-)
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.errors import DeadlineError
+
+suites = pytest.importorskip(
+    "optuna.testing.pytest_samplers", reason="Optuna 4.9 and later have it"
+)
 
 Factory = Callable[[], BaseSampler]
 
@@ -29,19 +28,19 @@ def _early_tpe() -> BaseSampler:
     return DeadlineSampler(TPESampler(n_startup_trials=0))
 
 
-class TestOfRandom(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
+class TestOfRandom(suites.BasicSamplerTestCase, suites.MultiObjectiveSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Factory:
         return lambda: DeadlineSampler(RandomSampler())
 
 
-class TestByDefault(BasicSamplerTestCase, MultiObjectiveSamplerTestCase):
+class TestByDefault(suites.BasicSamplerTestCase, suites.MultiObjectiveSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Factory:
         return _default
 
 
-class TestOfEarlyTPE(RelativeSamplerTestCase):
+class TestOfEarlyTPE(suites.RelativeSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Factory:
         return _early_tpe

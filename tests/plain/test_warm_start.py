@@ -12,12 +12,15 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GridSampler, QMCSampler, RandomSampler, TPESampler
-from optuna.testing.pytest_samplers import BasicSamplerTestCase
 from optuna.trial import TrialState, create_trial
 
 from optuna_deadline import DeadlineSampler
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import winners
+
+suites = pytest.importorskip(
+    "optuna.testing.pytest_samplers", reason="Optuna 4.9 and later have it"
+)
 
 SPACE = {
     "lr": FloatDistribution(1e-3, 1.0, log=True),
@@ -67,7 +70,7 @@ def both() -> list[optuna.Study]:
     return [earlier("one", FIRST), earlier("two", SECOND)]
 
 
-class TestOfRandom(BasicSamplerTestCase):
+class TestOfRandom(suites.BasicSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:
         studies = [earlier("one", {"lr": 0.02, "layers": 3, "kind": "b"})]
