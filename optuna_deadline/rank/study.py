@@ -11,6 +11,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.rank.link import Link
 
+_READ = frozenset({
+    "study_name", "user_attrs", "metric_names", "best_trial", "best_value", "best_params",
+})  # fmt: skip
+
 
 class RankStudy:
     """The part of :class:`optuna.study.Study` that an objective in a worker may use.
@@ -23,11 +27,6 @@ class RankStudy:
         self._rank = rank
 
     @property
-    def study_name(self) -> str:
-        """As in Optuna."""
-        return str(self._link.request("study.study_name"))
-
-    @property
     def direction(self) -> StudyDirection:
         """As in Optuna."""
         return StudyDirection(self._link.request("study.direction"))
@@ -38,36 +37,9 @@ class RankStudy:
         return [self.direction]
 
     @property
-    def user_attrs(self) -> dict[str, Any]:
-        """As in Optuna."""
-        return dict(self._link.request("study.user_attrs"))
-
-    @property
-    def metric_names(self) -> list[str] | None:
-        """As in Optuna."""
-        names: list[str] | None = self._link.request("study.metric_names")
-        return names
-
-    @property
-    def best_trial(self) -> FrozenTrial:
-        """As in Optuna: of the trials that are complete."""
-        best: FrozenTrial = self._link.request("study.best_trial")
-        return best
-
-    @property
     def best_trials(self) -> list[FrozenTrial]:
         """As in Optuna."""
         return [self.best_trial]
-
-    @property
-    def best_value(self) -> float:
-        """As in Optuna."""
-        return float(self._link.request("study.best_value"))
-
-    @property
-    def best_params(self) -> dict[str, Any]:
-        """As in Optuna."""
-        return dict(self._link.request("study.best_params"))
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -112,6 +84,13 @@ class RankStudy:
         return copy.copy(self)
 
     def __getattr__(self, name: str) -> Any:
+        """As in Optuna, for what is read.
+
+        Raises:
+            AttributeError: It needs the storage.
+        """
+        if name in _READ:
+            return self._link.request(f"study.{name}")
         raise AttributeError(
             f"The study of a trial in a worker has no {name!r}, since only the worker uses the "
             "storage: load the study by optuna.load_study(study_name=..., storage=...) if the "
