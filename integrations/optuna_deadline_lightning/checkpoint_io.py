@@ -13,11 +13,13 @@ import os
 import pathlib
 import pickle
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.types import _PATH
@@ -68,18 +70,48 @@ _REFUSED = (
 )
 
 
+def plain_numbers(value: Any) -> Any:
+    """A checkpoint's part with Python's numbers in place of NumPy's, such as a learning rate's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        return type(value)((plain_numbers(key), plain_numbers(one)) for key, one in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(plain_numbers(one) for one in value)
+    return value
+
+
+def kinds(value: Any) -> set[type]:
+    """The types of all values in a checkpoint."""
+    found = {type(value)}
+    if isinstance(value, Mapping):
+        found.update(*(kinds(one) for pair in value.items() for one in pair))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        found.update(*map(kinds, value))
+    return found
+
+
 def check_loadable(checkpoint: Mapping[str, Any]) -> None:
     """Check that a checkpoint loads with ``weights_only=True``, before it is needed.
 
     Raises:
         DeadlineError: It does not.
     """
-    large = ("state_dict", "optimizer_states")
     buffer = io.BytesIO()
-    torch.save({key: part for key, part in checkpoint.items() if key not in large}, buffer)
+    torch.save(_without_tensors(dict(checkpoint)), buffer)
     buffer.seek(0)
     with _refusing_objects():
         torch.load(buffer, weights_only=True)
+
+
+def _without_tensors(value: Any) -> Any:
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        return None
+    if type(value) in (dict, OrderedDict):
+        return {key: _without_tensors(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return [_without_tensors(one) for one in value]
+    return value
 
 
 @contextmanager

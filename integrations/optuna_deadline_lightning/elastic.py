@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from optuna_deadline_torch.consensus import ReplicatedState
 from optuna_deadline_torch.decisions import SegmentController
-from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
+from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.parked_memory import TrainingObjects
@@ -22,12 +22,12 @@ from optuna_deadline_torch.seeding import READING, reseed
 from optuna_deadline.directives import Kind
 from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
-from optuna_deadline_lightning.attributes import ModuleAttributes
-from optuna_deadline_lightning.checkpoint_io import check_loadable
+from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import TrainingData
 from optuna_deadline_lightning.reporting import ReportSteps, plain
 from optuna_deadline_lightning.scaling import ScaledFit
+from optuna_deadline_lightning.walk import PlainState
 
 
 def holdings(trainer: pl.Trainer) -> TrainingObjects:
@@ -76,7 +76,8 @@ class ElasticFit:
         trust: bool = False,
     ) -> None:
         self.segment = segment
-        self._trusted = trust  # or looked at
+        self._trusted = trust
+        self._loadable: set[type] = set()  # kinds of values that a checkpoint has had
         self.scaled = ScaledFit(Scaling(scaling), segment.world_size) if scaling else None
         self.steps = ReportSteps(self.scaled)
         self.controller = SegmentController(
@@ -97,7 +98,7 @@ class ElasticFit:
             lambda: self._position,
             lambda epoch, batch: self.reseed(epoch, batch, READING),
         )
-        self.attributes: ModuleAttributes  #: of the module, when there is a trainer
+        self.attributes: PlainState  #: of the training, when there is a trainer
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
@@ -143,7 +144,7 @@ class ElasticFit:
 
     def prepare(self, trainer: pl.Trainer) -> None:
         """Start watching the module, before a checkpoint is read."""
-        self.attributes = ModuleAttributes(trainer, self.controller.should_log)
+        self.attributes = PlainState(trainer, self.controller.should_log)
         if self.segment.resume is not None:
             self.attributes.watch_restoring()
         self._measures = MetricWatcher(
@@ -188,8 +189,6 @@ class ElasticFit:
         )
         if self.scaled is not None:
             self.scaled.start(trainer, self.controller.consensus)
-        if self.segment.resume is not None and self.controller.should_log("resumed"):
-            warn_of_restart(epoch, batch)
         if self.segment.world_size > 1 and self.controller.should_log("slots"):
             module, precision = trainer.lightning_module, str(trainer.precision)
             warn_of_differences(self.segment.world_size, module, precision)
@@ -321,7 +320,8 @@ class ElasticFit:
         assert self._trainer is not None
         # The content of `save_checkpoint` without its write, for which training would wait.
         state = self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        if not self._trusted:  # looked at once, since its kinds of values do not change
-            check_loadable(state)
-            self._trusted = True
-        return state
+        taken: dict[str, Any] = plain_numbers(state)
+        if not self._trusted and not (found := kinds(taken)) <= self._loadable:
+            check_loadable(taken)
+            self._loadable |= found
+        return taken

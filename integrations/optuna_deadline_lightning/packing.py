@@ -23,33 +23,34 @@ class Unpackable(Exception):
     """The value is too large, or contains something else."""
 
 
-def packed(value: Any, elsewhere: Collection[int] = ()) -> Any:
+def packed(value: Any, elsewhere: Collection[int] = (), most: int | None = None) -> Any:
     """A copy of a value in plain form, with tensors on the CPU.
 
     Args:
         value: The value.
         elsewhere: The :func:`address` of tensors that a checkpoint has in another place.
+        most: Bytes that it may have, 16 MiB by default.
 
     Raises:
         Unpackable: It has no plain form.
     """
     try:
-        return _Packing(elsewhere).of(value)
+        return _Packing(elsewhere, most or _MOST_BYTES).of(value)
     except RecursionError:
         raise Unpackable from None
 
 
 class _Packing:
-    def __init__(self, elsewhere: Collection[int]) -> None:
+    def __init__(self, elsewhere: Collection[int], most: int) -> None:
         self._elsewhere = elsewhere
-        self._items, self._bytes = _MOST_ITEMS, _MOST_BYTES
+        self._items, self._bytes = _MOST_ITEMS, most
 
     def of(self, value: Any) -> Any:
         self._take(1)
         kind = type(value)
         if kind in _SINGLE:
             return value
-        if kind is torch.Tensor:
+        if kind in (torch.Tensor, torch.nn.Parameter):
             self._look(value)
             away, trained = value.device.type != "cpu", _is_trained(value)
             return ["tensor", value.detach().clone().cpu(), away, trained]
