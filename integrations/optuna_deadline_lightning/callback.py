@@ -28,6 +28,7 @@ from optuna_deadline.segments import SegmentEnd
 from optuna_deadline_lightning import boundaries, finders
 from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, FormerFolders
 from optuna_deadline_lightning.elastic import ElasticFit
+from optuna_deadline_lightning.loaders import LoaderRequests
 from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
     before_runs,
@@ -214,7 +215,9 @@ class DeadlineCallback(Callback):
                 " **deadline.trainer_options() to the Trainer. Several devices per trial need an"
                 " elastic worker."
             )
+        requests = LoaderRequests(trainer, self.seed, self.trial.number)
         if self._elastic is not None:
+            self._elastic.requests = requests
             self._folders.note(trainer.callbacks)  # type: ignore[attr-defined]
             finders.refuse_batch_size(trainer)
             look_at_callbacks(trainer.callbacks, self.segment)  # type: ignore[attr-defined]

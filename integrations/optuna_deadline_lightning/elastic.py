@@ -24,7 +24,7 @@ from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
-from optuna_deadline_lightning.loaders import TrainingData
+from optuna_deadline_lightning.loaders import LoaderRequests, TrainingData
 from optuna_deadline_lightning.reporting import ReportSteps, plain
 from optuna_deadline_lightning.scaling import ScaledFit
 from optuna_deadline_lightning.walk import PlainState
@@ -98,6 +98,7 @@ class ElasticFit:
             lambda: self._position,
             lambda epoch, batch: self.reseed(epoch, batch, READING),
         )
+        self.requests: LoaderRequests  #: of loaders, when there is a trainer
         self.attributes: PlainState  #: of the training, when there is a trainer
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
@@ -181,6 +182,7 @@ class ElasticFit:
         mid_epoch.watch(trainer)
         mid_epoch.put_back(trainer, self._gradients)
         results.restore(trainer, self._results)
+        self.requests.resume()
         self._gradients, self._results = {}, {}
         self.controller.start()
         epoch, batch = self._base_position(*self._position)
@@ -264,6 +266,7 @@ class ElasticFit:
             "results": results.state(trainer, self.controller.consensus),
             "attributes": self.attributes.state(self.controller.consensus),
             "gradients": mid_epoch.waiting(trainer),
+            "reloads": self.requests.state(),
             "rates": finders.rates(trainer, trainer.lightning_module),
             "over": self._over,
             "told": sorted(self.controller.logged_topics),
@@ -283,6 +286,7 @@ class ElasticFit:
         self.attributes.load(state["attributes"])
         self._results = state["results"]
         self._gradients = state["gradients"]
+        self.requests.load(state["reloads"])
         self._rates = state["rates"]
         if self.scaled is not None:
             self._base_batch = self.scaled.load(state.get("scaling"))

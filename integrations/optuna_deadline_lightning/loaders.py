@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,7 +23,7 @@ from optuna_deadline_torch.loaders import (
     warn_of_restarted,
 )
 from optuna_deadline_torch.sampler import ElasticBatchSampler
-from optuna_deadline_torch.seeding import Generators
+from optuna_deadline_torch.seeding import Generators, seeded
 
 from optuna_deadline.errors import DeadlineError
 
@@ -108,6 +110,63 @@ class TrainingData:
         sampler.limit = self._limit
         samplers.append(sampler)
         return loader
+
+
+class LoaderRequests:
+    """Seeds each request for a loader by trial, loader and epoch.
+
+    A ``train_dataloader`` or ``val_dataloader`` that draws, such as a random split, then returns
+    the same data in each segment, and under plain Optuna.
+
+    Args:
+        trainer: The trainer, which has not asked for data yet.
+        seed: Parts of each seed.
+    """
+
+    def __init__(self, trainer: pl.Trainer, *seed: int) -> None:
+        fit: Any = trainer.fit_loop
+        self._trainer = trainer
+        self._seed = seed
+        self._loops = [
+            (fit, "_last_train_dl_reload_epoch"),
+            (fit.epoch_loop.val_loop, "_last_val_dl_reload_epoch"),
+        ]
+        self._saved: list[int | None] = []
+        self._first = [True, True]
+        for kind, (loop, _) in enumerate(self._loops):
+            source: Any = loop._data_source
+            ask = partial(type(source).dataloader, source)  # not what a former fit has put here
+            source.dataloader = partial(self._ask, ask, kind)
+
+    def _ask(self, ask: Callable[[], Any], kind: int) -> Any:
+        epoch = self._trainer.current_epoch
+        if not self._trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
+            epoch = 0
+        elif self._saved and self._first[kind]:  # the loader that was in use
+            epoch = self._saved[kind] or 0
+        self._first[kind] = False
+        now = self._trainer.fit_loop.epoch_progress.current
+        before, now.completed = now.completed, epoch  # what the loader was made by
+        try:
+            with seeded(*self._seed, kind, epoch):
+                return ask()
+        finally:
+            now.completed = before
+
+    def state(self) -> list[int | None]:
+        """The epochs of the last requests."""
+        epochs = [getattr(loop, name) for loop, name in self._loops]
+        return [None if epoch == -math.inf else epoch for epoch in epochs]
+
+    def load(self, saved: list[int | None]) -> None:
+        """Restore :meth:`state`, before the first request."""
+        self._saved = saved
+
+    def resume(self) -> None:
+        """Count from the last requests, and not from those of this segment's start."""
+        for (loop, name), epoch in zip(self._loops, self._saved, strict=False):
+            if epoch is not None:
+                setattr(loop, name, epoch)
 
 
 def _leaves(data: Any) -> list[Any]:

@@ -12,7 +12,7 @@ without changing what a checkpoint has already restored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import lightning.pytorch as pl
 import torch
@@ -25,41 +25,45 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch import states
-from optuna_deadline_torch.states import Named
 
 
 def watch(trainer: pl.Trainer) -> None:
     """Record which gradients a step has used; call in ``on_train_start``.
 
-    Only if the module steps by itself: otherwise Lightning knows whether it accumulates.
+    Only if the module steps or clears by itself: otherwise Lightning knows.
     """
-    if not trainer.lightning_module.automatic_optimization:
+    if not _clears(trainer):
         states.watch(trainer.optimizers)
 
 
 def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
-    """The gradients that no step has used yet, by parameter; every rank calls it.
+    """The gradients that the next backward pass adds to, by parameter; every rank calls it.
 
     If ranks have gradients of their own, this is their mean, as the step would use it.
     """
-    automatic = trainer.lightning_module.automatic_optimization
-    if automatic and not trainer.fit_loop._should_accumulate():
+    if _clears(trainer) and not trainer.fit_loop._should_accumulate():
         return {}
-    found = states.waiting(_trained(trainer))
-    return found if trainer.world_size == 1 else _mean(trainer, found)
+    both = trainer.lightning_module, trainer.optimizers
+    found = states.waiting(*both)
+    if trainer.world_size > 1:
+        found = _mean(trainer, found)
+    return found if _clears(trainer) else {**states.kept(*both), **found}
 
 
 def put_back(trainer: pl.Trainer, waited: Mapping[str, torch.Tensor]) -> None:
     """Restore gradients that were waiting."""
-    states.put_back(_trained(trainer), waited)
+    states.put_back(trainer.lightning_module, trainer.optimizers, waited)
 
 
-def _trained(trainer: pl.Trainer) -> Iterator[Named]:
-    return states.trained(trainer.lightning_module, trainer.optimizers)
+def _clears(trainer: pl.Trainer) -> bool:
+    """Whether Lightning clears the gradients before each backward pass that begins a step."""
+    module = trainer.lightning_module
+    own = ("optimizer_zero_grad", "optimizer_step")
+    return module.automatic_optimization and not any(is_overridden(one, module) for one in own)
 
 
 def _mean(trainer: pl.Trainer, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    trained = dict(_trained(trainer))
+    trained = dict(states.trained(trainer.lightning_module, trainer.optimizers))
     # By torch itself: in a validation the strategy combines nothing.
     held = torch.tensor([float(name in found) for name in trained])
     anywhere = held.to(trainer.strategy.root_device)

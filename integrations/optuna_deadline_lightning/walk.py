@@ -223,7 +223,8 @@ class _Walk:
         private = type(holder).__module__.partition(".")[0] == "torch"
         held = self.holders[path] = vars(holder)
         for name, value in list(held.items()):
-            if name not in known and not (private and name.startswith("_")):
+            ours = name.startswith("_optuna_deadline")
+            if name not in known and not ours and not (private and name.startswith("_")):
                 key = f"{path}.{name}" if path else name
                 self._value(key, value, partial(held.__setitem__, name), depth, saves=saves)
 

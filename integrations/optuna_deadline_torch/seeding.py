@@ -44,7 +44,7 @@ class Generators:
     """Random generators in objects, such as a dataset that augments.
 
     They are found once, in the objects' attributes and in those of their parts: datasets within
-    datasets, lists of transforms, the variables of functions.
+    datasets, lists of transforms, the variables of functions and those that methods name.
 
     Args:
         *roots: The objects; samplers among their parts are left alone.
@@ -98,6 +98,13 @@ def _seed_cpu(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
+def _global_generators(function: FunctionType) -> Iterator[Callable[[], object]]:
+    """Those in global variables that a function names."""
+    for name in function.__code__.co_names:
+        if isinstance(function.__globals__.get(name), _KINDS):
+            yield partial(dict.get, function.__globals__, name)
+
+
 def _begun(bits: Any, seed: int) -> Any:
     return type(bits)(seed).state
 
@@ -135,9 +142,14 @@ def _parts(one: Any) -> Iterator[Callable[[], object]]:
         yield partial(_same, one.__self__)
     elif isinstance(one, FunctionType):
         yield from _parts((*(one.__defaults__ or ()), *map(_content, one.__closure__ or ())))
+        yield from _global_generators(one)
     elif type(one).__module__.partition(".")[0] not in _FOREIGN:
         held = getattr(one, "__dict__", None)
         yield from _parts(held) if isinstance(held, dict) else ()
+        methods = (each for owner in type(one).__mro__ for each in vars(owner).values())
+        for method in methods:
+            if isinstance(method, FunctionType):
+                yield from _global_generators(method)
 
 
 def _same(one: object) -> object:

@@ -58,7 +58,7 @@ class TrainingState:
         return {
             "state_dict": self.model.state_dict(),
             "states": {name: one.state_dict() for name, one in self._others.items()},
-            "gradients": waiting(trained(self.model, self.optimizers)),
+            "gradients": waiting(self.model, self.optimizers) | kept(self.model, self.optimizers),
             "optuna_deadline": dict(position),
         }
 
@@ -74,7 +74,7 @@ class TrainingState:
         self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
             one.load_state_dict(checkpoint["states"][name])
-        put_back(trained(self.model, self.optimizers), checkpoint["gradients"])
+        put_back(self.model, self.optimizers, checkpoint["gradients"])
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 
@@ -97,16 +97,20 @@ def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 _USED = "_optuna_deadline_used"  # the version of a gradient that a step has used
-Named = tuple[str, nn.Parameter]
+_STEPPED = "_optuna_deadline_stepped"
+_CLEARED = "_optuna_deadline_cleared"  # whether gradients were new at each step of an optimizer
 
 
 def watch(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Record from now on which gradients a step has used."""
+    """Record from now on which gradients a step has used, and whether the next one finds them."""
     for optimizer in optimizers:
+        optimizer.register_step_pre_hook(_note_cleared)
         optimizer.register_step_post_hook(_note_used)
 
 
-def trained(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[Named]:
+def trained(
+    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters that optimizers step, by their names in the model."""
     groups = (group for one in optimizers for group in one.param_groups)
     wanted = {id(parameter) for group in groups for parameter in group["params"]}
@@ -115,24 +119,61 @@ def trained(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> It
             yield name, parameter
 
 
-def waiting(parameters: Iterable[Named]) -> dict[str, torch.Tensor]:
+def waiting(
+    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
+) -> dict[str, torch.Tensor]:
     """The gradients that no step has used yet, by parameter."""
     return {
         name: parameter.grad.detach()
-        for name, parameter in parameters
-        if parameter.grad is not None
-        and getattr(parameter.grad, _USED, None) != parameter.grad._version
+        for name, parameter in trained(model, optimizers)
+        if parameter.grad is not None and not _is_used(parameter.grad)
     }
 
 
-def put_back(parameters: Iterable[Named], gradients: Mapping[str, torch.Tensor]) -> None:
-    """Restore gradients that were waiting."""
-    for name, parameter in parameters:
+def kept(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
+    """The gradients that the next backward pass may add to, although a step has used them.
+
+    Those of an optimizer whose gradients were not new at each step. With one step, nothing is
+    known of that.
+    """
+    keeping = [one for one in optimizers if not getattr(one, _CLEARED, False)]
+    return {
+        name: parameter.grad.detach()
+        for name, parameter in trained(model, keeping)
+        if parameter.grad is not None and _is_used(parameter.grad)
+    }
+
+
+def put_back(
+    model: nn.Module,
+    optimizers: Iterable[torch.optim.Optimizer],
+    gradients: Mapping[str, torch.Tensor],
+) -> None:
+    """Restore gradients."""
+    for name, parameter in trained(model, optimizers):
         if name in gradients:
             parameter.grad = gradients[name].to(parameter, copy=True)
 
 
+def _is_used(gradient: torch.Tensor) -> bool:
+    return bool(getattr(gradient, _USED, None) == gradient._version)
+
+
+def _note_cleared(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    used = [
+        hasattr(parameter.grad, _USED)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+    if any(used):
+        setattr(optimizer, _CLEARED, False)
+    elif hasattr(optimizer, _STEPPED):
+        optimizer.__dict__.setdefault(_CLEARED, True)
+
+
 def _note_used(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    setattr(optimizer, _STEPPED, True)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:

@@ -38,7 +38,7 @@ HABITS = {
     ),
     "augmentation in the loop's body": habit("drawn at random", net="noise"),
     "a dataset with a generator of its own": habit("drawn at random", data="own generator"),
-    "a generator in a global variable": habit("start again", data="global generator"),
+    "a generator in a global variable": habit("drawn at random", data="global generator"),
     "a loss that is a mean": habit(batch=15),
     "model(x) in place of loop.model(x)": habit("loop.model(x)", net="model"),
     "loss.backward() in place of loop.backward(loss)": habit(
