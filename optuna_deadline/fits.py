@@ -140,6 +140,10 @@ class FitSegment:
         """Limit the trial to a number of slots."""
         self._whole.limit_slots(slots, reason)
 
+    def keep_slots(self) -> None:
+        """Ask that no further plan pauses or resizes the trial."""
+        getattr(self._whole, "keep_slots", lambda: None)()
+
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment."""
         self._whole.leave(directive)

@@ -69,6 +69,9 @@ class Segment(Protocol):
             reason: The reason in one sentence, which is displayed with the trial.
         """
 
+    def keep_slots(self) -> None:
+        """Ask that no further plan pauses or resizes the trial: it could not resume from here."""
+
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished, synced file in :attr:`folder` the trial's newest checkpoint.
 
@@ -150,6 +153,9 @@ class WholeTrial:
     def limit_slots(self, slots: int, reason: str) -> None:
         """Log it: plain Optuna does not say how many devices a trial has."""
         _logger.warning("This trial trains on %s: %s", at_most(slots), reason)
+
+    def keep_slots(self) -> None:
+        """Nothing does either."""
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """A plain trial is never resumed."""

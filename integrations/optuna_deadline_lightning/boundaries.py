@@ -161,6 +161,18 @@ def finish_batch(trainer: pl.Trainer) -> None:
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
 
+def count_skipped(checkpoint: dict[str, Any]) -> None:
+    """Count batches at which ``on_train_batch_start`` has ended an epoch as trained.
+
+    Lightning counts them as read and processed, but not as started and completed, and takes a
+    checkpoint with such counts for one of another moment.
+    """
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]
+    skipped = progress["ready"] - progress["started"]
+    progress["started"] += skipped
+    progress["completed"] += skipped
+
+
 def resumed_in_full(trainer: pl.Trainer) -> None:
     """Complete the end of a resumed epoch; call in ``on_train_epoch_end``.
 

@@ -387,6 +387,7 @@ class DeadlineCallback(Callback):
     ) -> None:
         """Add the position in the data, the values so far, and unused gradients."""
         if self._elastic is not None:
+            boundaries.count_skipped(checkpoint)
             checkpoint[_STATE] = self._elastic.state(trainer)
 
     def on_load_checkpoint(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from optuna_deadline_torch.consensus import ReplicatedState
+from optuna_deadline_torch.consensus import ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import Direction
@@ -19,7 +21,7 @@ from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 
-from optuna_deadline.directives import Kind
+from optuna_deadline.directives import KEEP, Kind
 from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
@@ -28,6 +30,8 @@ from optuna_deadline_lightning.loaders import LoaderRequests, TrainingData
 from optuna_deadline_lightning.reporting import ReportSteps, plain
 from optuna_deadline_lightning.scaling import ScaledFit
 from optuna_deadline_lightning.walk import PlainState
+
+_log = logging.getLogger(__name__)
 
 
 def holdings(trainer: pl.Trainer) -> TrainingObjects:
@@ -217,7 +221,7 @@ class ElasticFit:
             if verdict.goes_on:
                 self.controller.saver.check()
             elif verdict.directive.kind is Kind.STOP or boundaries.resumes_exactly(trainer):
-                self.controller.apply(verdict, trainer.global_step)
+                self.controller.apply(self._possible(verdict), trainer.global_step)
 
     def end(self, trainer: pl.Trainer) -> None:
         """Let the next saved state be this fit's last, if another one may follow."""
@@ -247,7 +251,26 @@ class ElasticFit:
         better = value is not None and self.controller.best.improved(value)
         verdict = self.controller.agree(save=better or self.controller.checkpoint_due)
         ending = boundaries.ends_by_itself(trainer)
-        self.controller.apply(verdict, trainer.global_step, value=value, ending=ending)
+        self.controller.apply(
+            self._possible(verdict), trainer.global_step, value=value, ending=ending
+        )
+
+    def _possible(self, verdict: StepDecision) -> StepDecision:
+        """The decision, without an end from which the trial could not resume."""
+        changed = self.attributes.changed_structure()
+        if not changed:
+            return verdict
+        if self.controller.should_log("structure"):
+            _log.warning(
+                "The trial keeps its slots to its end, since it could not resume from here:"
+                " training has changed %s, and a new process builds the module and its optimizers"
+                " as they were. Build everything in __init__ and configure_optimizers, and freeze"
+                " or train it by requires_grad.",
+                ", ".join(changed[:5]) + (", ..." if len(changed) > 5 else ""),
+            )
+            self.segment.keep_slots()
+        stays = verdict.directive.leave and verdict.directive.kind is not Kind.STOP
+        return replace(verdict, directive=KEEP) if stays else verdict
 
     # ---- the state in a checkpoint, in plain numbers and tensors
 

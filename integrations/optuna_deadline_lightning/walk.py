@@ -73,6 +73,7 @@ class PlainState:
         self._restored: set[str] = set()  # by the module, the data module or a callback
         self._checked: set[str] = set()  # changed by the sanity check
         self._first: dict[str, Any] | None = None  # at this segment's first step
+        self._built: dict[str, Any] | None = None  # the structure there
 
     def watch_restoring(self) -> None:
         """Skip what the user's own hooks restore from the checkpoint."""
@@ -95,6 +96,14 @@ class PlainState:
         self._checked = _changed(self._first or {}, self._now())
         self._first = None
 
+    def changed_structure(self) -> list[str]:
+        """What a resumed segment would not build as it is now: layers, optimizers, schedulers."""
+        if self._built is None:
+            return []
+        now = _structure(self._trainer)
+        names = [*now, *(self._built.keys() - now.keys())]
+        return [name for name in names if now.get(name) != self._built.get(name)]
+
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restore :meth:`state`."""
         self._saved = saved if any(saved.values()) else {}
@@ -102,6 +111,7 @@ class PlainState:
     def begin(self) -> None:
         """Put saved values back; call when all hooks of the training's start have run."""
         walk = _Walk(self._trainer)
+        self._built = _structure(self._trainer)
         self._first = walk.values()
         if not self._saved:
             return
@@ -155,6 +165,20 @@ class PlainState:
                 " buffers.",
                 ", ".join(lost),
             )
+
+
+def _structure(trainer: pl.Trainer) -> dict[str, Any]:
+    """What a checkpoint's parts must fit, by name."""
+    found: dict[str, Any] = {
+        name: getattr(one, "shape", None)
+        for name, one in trainer.lightning_module.state_dict().items()
+    }
+    for place, optimizer in enumerate(getattr(trainer, "optimizers", [])):
+        groups = [len(group["params"]) for group in optimizer.param_groups]
+        found[f"optimizer {place}"] = type(optimizer), groups
+    for place, config in enumerate(getattr(trainer, "lr_scheduler_configs", [])):
+        found[f"scheduler {place}"] = type(config.scheduler)
+    return found
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:

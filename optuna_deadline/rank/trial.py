@@ -159,6 +159,10 @@ class RankSegment:
         at_most(slots)  # raises for an invalid limit
         self._link.notify("limit", slots=slots, reason=reason)
 
+    def keep_slots(self) -> None:
+        """Ask that no further plan pauses or resizes the trial."""
+        self._link.notify("pausable", pausable=False)
+
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
         if self.rank == 0:

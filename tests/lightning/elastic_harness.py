@@ -104,6 +104,9 @@ class PlayedSegment:
     def horizon(self, last_step: int) -> None:
         self.last_step = last_step
 
+    def keep_slots(self) -> None:
+        self.kept = True
+
     def limit_slots(self, slots: int, reason: str) -> None:
         self.limits.append((slots, reason))
 

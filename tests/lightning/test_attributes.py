@@ -329,3 +329,24 @@ def test_as_many_slots_go_on_with_their_own_lists(tmp_path: Path) -> None:
     assert_same(still, left, tolerance=0.0)
     assert [epochs(still[0], rank) for rank in (0, 1)] == [epochs(left[0], one) for one in (0, 1)]
     assert epochs(left[0], 0) != epochs(left[0], 1)
+
+
+@pytest.mark.parametrize(
+    ("net", "named"), [("grows", "more.weight"), ("swaps its optimizer", "optimizer 0")]
+)
+def test_what_a_new_process_would_not_build_ends_where_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, net: str, named: str
+) -> None:
+    plan = Plan("", epochs=3, reports=1, samples=100, optimizer="adam")
+    kind = elastic_nets.NETS[net]
+    [still] = segments(tmp_path / "still", plan, None, kind)
+    caplog.clear()
+    left = segments(tmp_path / "left", plan, 0, kind)
+    last = torch.load(tmp_path / "left" / "final.pt")
+    for name, value in torch.load(tmp_path / "still" / "final.pt").items():
+        assert torch.equal(value, last[name]), name
+    epochs = [step["epoch"] for step in left[-1]["steps"]]
+    assert set(epochs) == {1, 2} and len(left) > 3, "each step of epoch 0 was left"
+    assert still["global_step"] == left[-1]["global_step"]
+    [line] = [one.getMessage() for one in caplog.records if "keeps its slots" in one.message]
+    assert named in line and "Build everything in __init__" in line

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optuna_deadline.policies import Plan, Policy, Run, Snapshot, known_policies, make_policy
+from optuna_deadline.policies import (
+    Plan,
+    Policy,
+    Retire,
+    Run,
+    Snapshot,
+    known_policies,
+    make_policy,
+)
 from optuna_deadline.policies.first_step import FirstStepPolicy
 from optuna_deadline.policies.wrappers import RequestPolicy
 from optuna_deadline.simulation import Cluster, Simulation, generate
@@ -66,3 +74,24 @@ def test_no_simulated_segment_ends_by_a_plan_before_its_first_step(name: str) ->
     study.run()
     ended = [row for row in study.world.table.segments() if not row.stepped]
     assert [row.outcome for row in ended if row.outcome != "deadline"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@often
+@given(view=snapshots(), data=st.data())
+def test_a_trial_that_could_not_resume_ends_or_stays(
+    name: str, view: Snapshot, data: st.DataObject
+) -> None:
+    trials = [
+        replace(trial, pausable=False) if trial.running and data.draw(st.booleans()) else trial
+        for trial in view.trials
+    ]
+    view = replace(view, trials=tuple(trials), money=None)
+    plan = policy_of(name).plan(view)
+    assert plan.slots <= view.capacity
+    running = [trial.slots for trial in view.trials if trial.running]
+    if sum(running) <= view.capacity and max(running, default=0) <= view.largest_gang:
+        for trial in view.trials:
+            order = plan.orders.get(trial.number)
+            if trial.running and trial.pausable is False and not isinstance(order, Retire):
+                assert isinstance(order, Run) and order.slots == trial.slots
