@@ -225,7 +225,8 @@ class DeadlineCallback(Callback):
                 finders.stop_searching(trainer)
             # Last, so that the other callbacks' state in a checkpoint is from that moment. Not by
             # deriving from Checkpoint, which forbids the user's `enable_checkpointing=False`.
-            callbacks = only_useful(trainer, last=self)
+            file = self.segment.folder / f"segment-{self.segment.fence:06d}-last.ckpt"
+            callbacks = only_useful(trainer, last=self, file=file)
             trainer.callbacks = callbacks  # type: ignore[attr-defined]
             self._elastic.data.attach(trainer)
 

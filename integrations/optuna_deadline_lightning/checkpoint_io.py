@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -51,6 +52,42 @@ class FormerFolders:
         for one in self._without:
             if (former := states.get(one.state_key, {}).get("dirpath")) is not None:
                 one.dirpath = former
+
+
+class LastState(ModelCheckpoint):
+    """In place of Lightning's default ModelCheckpoint, which would write a file at each epoch.
+
+    It keeps the newest state. Here ``trainer.test(ckpt_path="best")`` after a fit writes that.
+
+    Args:
+        trainer: The trainer.
+        path: The file.
+    """
+
+    def __init__(self, trainer: pl.Trainer, path: Path) -> None:
+        self._trainer, self._path, self._at = trainer, path, -1
+        super().__init__(save_top_k=0)
+
+    @property
+    def best_model_path(self) -> str:
+        """The file with the state of the trainer's last step."""
+        if not self._trainer.global_step:
+            return ""
+        if self._at != self._trainer.global_step:
+            self._at = self._trainer.global_step
+            self._trainer.save_checkpoint(self._path)
+        return str(self._path)
+
+    @best_model_path.setter
+    def best_model_path(self, path: str) -> None:
+        """Lightning's own bookkeeping."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the file is no part of a segment."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing either."""
 
 
 #: Classes of usual hyper-parameters; loading them runs no code of a checkpoint.

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -23,7 +24,7 @@ from lightning.pytorch.callbacks import (
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
-from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO
+from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, LastState
 
 
 def plain_options(plugins: Sequence[Any]) -> dict[str, Any]:
@@ -152,19 +153,29 @@ def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
             )
 
 
-def only_useful(trainer: pl.Trainer, last: Callback) -> list[Callback]:
+def only_useful(trainer: pl.Trainer, last: Callback, file: Path) -> list[Callback]:
     """The trainer's callbacks without those that a rank does not need, ``last`` at the end.
 
-    The worker shows progress and keeps checkpoints; Lightning's default ModelCheckpoint would
-    write one more file per epoch that is never read.
+    The worker shows progress and keeps checkpoints.
+
+    Args:
+        trainer: The trainer.
+        last: The last one.
+        file: Where the state goes that Lightning's default ModelCheckpoint would keep.
     """
+    found: list[Callback] = []
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return [*(one for one in callbacks if one is not last and not _idle(one)), last]
+    for one in callbacks:
+        if _is_default(one):
+            found.append(LastState(trainer, file))
+        elif one is not last and not isinstance(one, (ProgressBar, ModelSummary)):
+            found.append(one)
+    return [*found, last]
 
 
-def _idle(callback: Callback) -> bool:
-    if isinstance(callback, ModelCheckpoint):
-        # The state key names when and by what it saves.
-        default = callback.state_key == ModelCheckpoint().state_key
-        return default and callback.dirpath is None and callback.filename is None
-    return isinstance(callback, (ProgressBar, ModelSummary))
+def _is_default(callback: Callback) -> bool:
+    if not isinstance(callback, ModelCheckpoint) or isinstance(callback, LastState):
+        return False
+    # The state key names when and by what it saves.
+    default = callback.state_key == ModelCheckpoint().state_key
+    return default and callback.dirpath is None and callback.filename is None

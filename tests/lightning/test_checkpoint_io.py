@@ -8,12 +8,16 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
+from elastic_harness import Plan, PlayedSegment, PlayedTrial
+from elastic_training import Net, data
 from forking import CONTEXT
 from lightning.pytorch.callbacks import ModelCheckpoint
-from optuna_deadline_lightning import AtomicCheckpointIO
+from optuna_deadline_lightning import AtomicCheckpointIO, DeadlineCallback
 from optuna_deadline_lightning.checkpoint_io import FormerFolders, check_loadable
+from torch.utils.data import DataLoader
 
 from optuna_deadline.errors import DeadlineError
 
@@ -122,3 +126,23 @@ def test_the_best_score_is_known_after_a_pause_whatever_the_loggers_version(
     folders.restore(checkpoint)
     resumed.load_state_dict(checkpoint["callbacks"][resumed.state_key])
     assert (resumed.best_model_score, resumed.dirpath) == (first.best_model_score, first.dirpath)
+
+
+def test_the_state_that_lightnings_default_would_keep_can_be_asked_for(tmp_path: Path) -> None:
+    plan = Plan("", folder=str(tmp_path), epochs=1)
+    segment = PlayedSegment(plan, rank=0)
+    deadline = DeadlineCallback(PlayedTrial(segment), "val_acc")
+    trainer = pl.Trainer(
+        max_epochs=1, logger=False, enable_progress_bar=False, default_root_dir=tmp_path,
+        callbacks=[deadline], **deadline.trainer_options(),
+    )  # fmt: skip
+    model = Net(plan, {}, segment)
+    training, held_out = (DataLoader(one, 20) for one in data(plan.samples))
+    trainer.fit(model, training, held_out)
+    assert not list(tmp_path.glob("*last*")), "nobody has asked yet"
+    trained = [one.detach().clone() for one in model.parameters()]
+    with torch.no_grad():
+        for one in model.parameters():
+            one.zero_()
+    trainer.validate(model, held_out, ckpt_path="best", verbose=False)
+    assert all(map(torch.equal, model.parameters(), trained))
