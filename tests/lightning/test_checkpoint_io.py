@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -129,7 +131,7 @@ def test_the_best_score_is_known_after_a_pause_whatever_the_loggers_version(
 
 
 def test_the_state_that_lightnings_default_would_keep_can_be_asked_for(tmp_path: Path) -> None:
-    plan = Plan("", folder=str(tmp_path), epochs=1)
+    plan = Plan(str(tmp_path), epochs=1)
     segment = PlayedSegment(plan, rank=0)
     deadline = DeadlineCallback(PlayedTrial(segment), "val_acc")
     trainer = pl.Trainer(
@@ -146,3 +148,9 @@ def test_the_state_that_lightnings_default_would_keep_can_be_asked_for(tmp_path:
             one.zero_()
     trainer.validate(model, held_out, ckpt_path="best", verbose=False)
     assert all(map(torch.equal, model.parameters(), trained))
+
+
+def test_an_older_lightning_is_refused_where_it_is_imported() -> None:
+    code = "import lightning; lightning.__version__ = '2.5.6'; import optuna_deadline_lightning"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError: Lightning 2.5.6 does not resume" in done.stderr
