@@ -5,8 +5,8 @@ from optuna_deadline_torch.sampler import ElasticBatchSampler
 
 if tuple(map(int, lightning.__version__.split(".")[:2])) < (2, 6):
     raise ImportError(
-        f"Lightning {lightning.__version__} does not resume a training from the middle of an epoch:"
-        " install lightning>=2.6."
+        f"Lightning {lightning.__version__} does not resume a training within an epoch: install"
+        " lightning>=2.6."
     )
 
 from optuna_deadline_lightning.callback import DeadlineCallback

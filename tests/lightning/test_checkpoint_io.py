@@ -143,6 +143,7 @@ def test_the_state_that_lightnings_default_would_keep_can_be_asked_for(tmp_path:
     trainer.fit(model, training, held_out)
     assert not list(tmp_path.glob("*last*")), "nobody has asked yet"
     trained = [one.detach().clone() for one in model.parameters()]
+    trainer.validate(model, held_out, ckpt_path="best", verbose=False)
     with torch.no_grad():
         for one in model.parameters():
             one.zero_()
