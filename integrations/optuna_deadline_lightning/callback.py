@@ -26,9 +26,10 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
 from optuna_deadline.segments import SegmentEnd
 from optuna_deadline_lightning import boundaries, finders
-from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, FormerFolders
+from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, FormerFolders, peek
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.loaders import LoaderRequests
+from optuna_deadline_lightning.loggers import continue_runs, run_ids
 from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
     before_runs,
@@ -120,6 +121,8 @@ class DeadlineCallback(Callback):
         self._folders = FormerFolders()
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
+        self._runs_continue = False
+        self._runs_begun: Callable[[], None] = lambda: None
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
             warn_of_minimized_score(monitor, known_direction(trial, self.segment, mode))
         if self.segment.elastic:
@@ -202,6 +205,7 @@ class DeadlineCallback(Callback):
             self._elastic.prepare(trainer)
         if stage != "fit":
             return
+        self._runs_begun()
         if self.trial.number > 0 and trainer.num_sanity_val_steps == _SANITY_STEPS:
             trainer.num_sanity_val_steps = 0  # the study's first trial has run it
         if not trainer.enable_validation:
@@ -337,6 +341,12 @@ class DeadlineCallback(Callback):
         if self in trainer.callbacks:  # type: ignore[attr-defined]
             refuse_strategy(trainer.strategy)
             refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
+            resume = self.segment.resume
+            if resume is not None and not self._runs_continue:
+                self._runs_continue = True
+                former = peek(resume, trust=self._trust)
+                ids = former.get(_STATE, {}).get("runs", [])
+                self._runs_begun = continue_runs(trainer.loggers, ids, former["global_step"])
 
     def _fetching(self, trainer: pl.Trainer, part: int) -> None:
         """Seed the reading or moving of the next batch."""
@@ -346,7 +356,11 @@ class DeadlineCallback(Callback):
     def _batch_ended(self, trainer: pl.Trainer) -> None:
         """Follow directives at each optimizer step."""
         assert self._elastic is not None
-        self._elastic.after_batch(trainer)
+        try:
+            self._elastic.after_batch(trainer)
+        except SegmentEnd:  # which comes before this step's metrics are logged
+            trainer._logger_connector.update_train_step_metrics()
+            raise
 
     def _validated(self, trainer: pl.Trainer) -> None:
         """Report, save the best, and follow directives."""
@@ -389,7 +403,10 @@ class DeadlineCallback(Callback):
         """Add the position in the data, the values so far, and unused gradients."""
         if self._elastic is not None:
             boundaries.count_skipped(checkpoint)
-            checkpoint[_STATE] = self._elastic.state(trainer)
+            checkpoint[_STATE] = {
+                **self._elastic.state(trainer),
+                "runs": run_ids(trainer.loggers),
+            }
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

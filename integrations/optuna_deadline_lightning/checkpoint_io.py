@@ -151,6 +151,15 @@ def _without_tensors(value: Any) -> Any:
     return value
 
 
+def peek(path: Path, *, trust: bool) -> dict[str, Any]:
+    """A trial's checkpoint, of which only the plain values are read now."""
+    with _refusing_objects():
+        found: dict[str, Any] = torch.load(
+            path, map_location="cpu", weights_only=not trust, mmap=True
+        )
+    return found
+
+
 @contextmanager
 def _refusing_objects() -> Iterator[None]:
     try:
