@@ -135,8 +135,9 @@ class LoaderRequests:
         self._first = [True, True]
         for kind, (loop, _) in enumerate(self._loops):
             source: Any = loop._data_source
-            ask = partial(type(source).dataloader, source)  # not what a former fit has put here
+            ask = getattr(source.dataloader, "asks", source.dataloader)  # of a former fit
             source.dataloader = partial(self._ask, ask, kind)
+            source.dataloader.asks = ask
 
     def _ask(self, ask: Callable[[], Any], kind: int) -> Any:
         epoch = self._trainer.current_epoch

@@ -244,7 +244,7 @@ class _Walk:
         Without a plain form they are left out if the user ``saves`` them himself.
         """
         self._seen.add(id(holder))
-        private = type(holder).__module__.partition(".")[0] == "torch"
+        private = type(holder).__module__.partition(".")[0] in ("lightning", "torch")
         held = self.holders[path] = vars(holder)
         for name, value in list(held.items()):
             ours = name.startswith("_optuna_deadline")
