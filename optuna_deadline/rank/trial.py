@@ -293,6 +293,7 @@ class RankTrial(BaseTrial):
         step = checked_step(step)
         if not self._pausable and not self._sent_unpausable:
             self._send_pausable(False)
+        self._segment.send_progress()  # the plan that sees the report sees the position, too
         self._link.notify("report", value=value, step=step, trained=self._segment.trained)
         self._segment.await_plan(step)
         if not self._segment.reports_position:
