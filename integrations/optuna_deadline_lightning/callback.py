@@ -35,6 +35,7 @@ from optuna_deadline_lightning.options import (
     before_runs,
     elastic_options,
     hush,
+    leave_nothing,
     look_at_callbacks,
     only_useful,
     plain_options,
@@ -342,7 +343,9 @@ class DeadlineCallback(Callback):
             refuse_strategy(trainer.strategy)
             refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
             resume = self.segment.resume
-            if resume is not None and not self._runs_continue:
+            if self.segment.checked:
+                leave_nothing(trainer, self.segment.folder)
+            elif resume is not None and not self._runs_continue:
                 self._runs_continue = True
                 former = peek(resume, trust=self._trust)
                 ids = former.get(_STATE, {}).get("runs", [])

@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import (
     ModelSummary,
     ProgressBar,
 )
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment
@@ -151,6 +152,14 @@ def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
                 f"{type(one).__name__} trains further layers from an epoch on, and slots do not "
                 "share the gradients of layers that are trained later.",
             )
+
+
+def leave_nothing(trainer: pl.Trainer, folder: Path) -> None:
+    """Let a training that is only checked write nothing beside the trial's folder."""
+    trainer.loggers = [DummyLogger() for _ in trainer.loggers]
+    for one in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(one, ModelCheckpoint) and one.dirpath is not None:
+            one.dirpath = str(folder / "kept")
 
 
 def only_useful(trainer: pl.Trainer, last: Callback, file: Path) -> list[Callback]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from elastic_harness import Plan, PlayedSegment, PlayedTrial
 from elastic_training import Net, data
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from optuna_deadline_lightning import DeadlineCallback
 from torch.utils.data import DataLoader
@@ -140,3 +141,19 @@ def test_wandb_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert trained(tmp_path, make, 4, False) > 1
     runs = {one.name.split("-")[3] for one in tmp_path.rglob("offline-run-*")}
     assert len(runs) == 1
+
+
+def test_a_training_that_is_only_checked_writes_no_logs(tmp_path: Path) -> None:
+    plan = Plan(str(tmp_path / "trial"), epochs=1)
+    segment = PlayedSegment(plan, rank=0)
+    segment.checked = True  # type: ignore[attr-defined]
+    deadline = DeadlineCallback(PlayedTrial(segment), "val_acc")
+    kept = ModelCheckpoint(tmp_path / "kept", monitor="val_acc")
+    trainer = pl.Trainer(
+        max_epochs=1, logger=CSVLogger(tmp_path / "logs"), default_root_dir=tmp_path,
+        callbacks=[deadline, kept], enable_progress_bar=False, **deadline.trainer_options(),
+    )  # fmt: skip
+    training, held_out = (DataLoader(one, 20) for one in data(plan.samples))
+    trainer.fit(Logged(plan, {}, segment), training, held_out)
+    assert [one.name for one in tmp_path.iterdir()] == ["trial"]
+    assert Path(kept.best_model_path).parent == tmp_path / "trial" / "kept"
