@@ -144,6 +144,7 @@ def test_wandb_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_training_that_is_only_checked_writes_no_logs(tmp_path: Path) -> None:
+    (tmp_path / "trial").mkdir()
     plan = Plan(str(tmp_path / "trial"), epochs=1)
     segment = PlayedSegment(plan, rank=0)
     segment.checked = True  # type: ignore[attr-defined]
