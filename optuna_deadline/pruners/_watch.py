@@ -45,6 +45,7 @@ class DeadlineWatch:
         self._silent = False
         self._timer: threading.Timer | None = None
         if seconds is not None and 0 < seconds < threading.TIMEOUT_MAX:
+            weakref.finalize(pruner, self.close).atexit = False  # the thread ends with the pruner
             self._look_in(seconds + _GRACE, _LOOKS)
 
     def close(self) -> None:

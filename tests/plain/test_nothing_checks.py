@@ -167,6 +167,17 @@ def test_a_deadline_that_was_moved_is_looked_at_again(
     assert len(timers) == 3 and timers[2] <= timers[0] and again._watch is not pruner._watch
 
 
+def test_the_watch_ends_with_its_pruner() -> None:
+    before = threading.active_count()
+    pruners = [DeadlinePruner("1h") for _ in range(5)]
+    assert threading.active_count() == before + 5
+    threads = threading.enumerate()[-5:]
+    del pruners
+    for thread in threads:
+        thread.join(10)
+    assert threading.active_count() == before
+
+
 def test_a_worker_that_uses_the_study_ends_the_watch(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
