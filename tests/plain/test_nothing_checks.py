@@ -156,6 +156,8 @@ def test_a_deadline_that_was_moved_is_looked_at_again(
         def start(self) -> None:
             """Never fires."""
 
+        cancel = start
+
     monkeypatch.setattr(threading, "Timer", Timer)
     pruner = DeadlinePruner("10s")
     study = optuna.create_study(pruner=pruner, sampler=DeadlineSampler())
