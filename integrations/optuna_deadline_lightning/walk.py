@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import FunctionType
@@ -294,6 +294,10 @@ class _Walk:
         elif isinstance(value, torch.Tensor):
             if address(value) not in self._elsewhere and not saves:
                 self.places[key] = Place(plain, value, restore)
+        elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+            shown = repr(value)  # has the state of a count, and only the address of a generator
+            moved: Any = object() if " at 0x" in shown else shown
+            self.places[key] = Place(Lost((moved,)), value, restore)
         elif (
             depth < _DEEP
             and id(value) not in self._seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
@@ -350,3 +351,16 @@ def test_what_a_new_process_would_not_build_ends_where_it_is(
     assert still["global_step"] == left[-1]["global_step"]
     [line] = [one.getMessage() for one in caplog.records if "keeps its slots" in one.message]
     assert named in line and "Build everything in __init__" in line
+
+
+def test_a_count_that_no_checkpoint_can_hold_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    module: Any = Collecting()
+    module.steps, module.still = itertools.count(), itertools.count()
+    module.drawn = (number for number in range(9))
+    one, alone = slot(0, 1, module), SimpleNamespace(gather=lambda own: [own])
+    one.begin()
+    next(module.steps)
+    next(module.drawn)
+    assert one.state(alone) == {"all": {}, "each": []}  # type: ignore[arg-type]
+    [record] = caplog.records
+    assert "comes back: drawn, steps. They" in record.message
