@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from optuna_deadline.pruners._deadline import DeadlinePruner
 
 _logger = logging.getLogger("optuna_deadline")
+
+#: The attribute of a trial with the id of its process, and its boot; DeadlineSampler sets it.
+PROCESS = "optuna_deadline:process"
 
 _GRACE = 0.25  # seconds after the deadline in which a trial may end
 _PAUSE, _LOOKS = 1.0, 10  # while no trial runs that asks nothing
@@ -88,7 +92,7 @@ class DeadlineWatch:
                 self._look_in(left + _GRACE, looks)
                 return
             running = [trial for trial in trials if trial.state is TrialState.RUNNING]
-            if unasked := [trial for trial in running if trial.number not in asked]:
+            if unasked := [trial for trial in running if _is_unasked(trial, asked)]:
                 self._say(*_overrun(study, unasked[0], trials, pruner))
                 return
         if studies and looks > 1:
@@ -103,6 +107,14 @@ class DeadlineWatch:
         if not self._silent:
             self._silent = is_last
             _logger.warning("%s", words)
+
+
+def _is_unasked(trial: FrozenTrial, asked: set[int]) -> bool:
+    """Whether a trial of this process has not asked; another process tells of its own."""
+    process = trial.system_attrs.get(PROCESS)
+    if process is None:  # without DeadlineSampler
+        return not asked
+    return process[0] == os.getpid() and trial.number not in asked
 
 
 def _overrun(

@@ -29,15 +29,12 @@ from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._complete_best import complete_the_best
 from optuna_deadline.pruners._study_over import StudyOver
 from optuna_deadline.pruners._study_tracker import StudyTracker
+from optuna_deadline.pruners._watch import PROCESS
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import Look, TableLook, look_ahead
 from optuna_deadline.samplers._warm_start import EarlierBest, OfTrial, StudyLike
 
 _logger = logging.getLogger("optuna_deadline")
-
-_PROCESS = (
-    "optuna_deadline:process"  # an attribute of a trial: the id of its process, and its boot
-)
 
 
 def mark_process(study: Study, trial: FrozenTrial) -> None:
@@ -45,7 +42,7 @@ def mark_process(study: Study, trial: FrozenTrial) -> None:
     boot = own_boot()
     if in_optimize_loop(study) and boot is not None:
         storage = storage_of(study)
-        storage.set_trial_system_attr(id_of_trial(trial), _PROCESS, [os.getpid(), boot])
+        storage.set_trial_system_attr(id_of_trial(trial), PROCESS, [os.getpid(), boot])
 
 
 def end_abandoned(study: Study) -> None:
@@ -61,7 +58,7 @@ def end_abandoned(study: Study) -> None:
             fail_stale_trials(study)
         return
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        pid, boot = trial.system_attrs.get(_PROCESS, (0, None))
+        pid, boot = trial.system_attrs.get(PROCESS, (0, None))
         if is_gone(pid, boot):
             with suppress(UpdateFinishedTrialError):  # by another process that saw it
                 _end(study, trial)

@@ -144,6 +144,23 @@ def test_a_trial_that_asks_is_not_named(
     assert warned(caplog) == []
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_trial_of_another_process_is_left_to_that(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture, sampled: bool
+) -> None:
+    pruner = DeadlinePruner("10s", clock=clock)
+    study = optuna.create_study(pruner=pruner)
+    trial = study.ask()
+    trial.report(0.5, 1)
+    trial.should_prune()  # this process asks
+    other = study.ask()
+    if sampled:
+        study._storage.set_trial_system_attr(other._trial_id, _watch.PROCESS, [-1, "boot"])
+    clock.advance(12)
+    pruner._watch.look()
+    assert warned(caplog) == []
+
+
 def test_a_deadline_that_was_moved_is_looked_at_again(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
