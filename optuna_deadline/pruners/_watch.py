@@ -62,9 +62,10 @@ class DeadlineWatch:
         """Tell by how much a trial overran, if it asked too seldom."""
         if left > -_LATE or trial.datetime_start is None:
             return
+        reports = len(trial.intermediate_values)
         self._say(
             f"Trial {trial.number} ended {format_duration(-left)} after the deadline, with "
-            f"{len(trial.intermediate_values)} reports. {_ADVICE}."
+            f"{reports} report{'s' if reports != 1 else ''}. {_ADVICE}."
         )
 
     def asked_late(self, trial: FrozenTrial, left: float) -> None:
