@@ -76,7 +76,4 @@ def time_left(study: Study) -> float:
     if pruner is None:
         known = terms.read_stored(open_table(study), study)
         return known.deadline - known.read
-    tracker = pruner.tracker(study)
-    if tracker.time_left() <= 0:
-        tracker.refresh()
-    return tracker.time_left()
+    return pruner.tracker(study).time_left_at_last()

@@ -160,16 +160,10 @@ def _is_used(gradient: torch.Tensor) -> bool:
 
 
 def _note_cleared(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    used = [
-        hasattr(parameter.grad, _USED)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
-    ]
-    if any(used):
-        setattr(optimizer, _CLEARED, False)
-    elif hasattr(optimizer, _STEPPED):
-        optimizer.__dict__.setdefault(_CLEARED, True)
+    if not hasattr(optimizer, _STEPPED) or not getattr(optimizer, _CLEARED, True):
+        return  # nothing is known yet, or all
+    parameters = (one for group in optimizer.param_groups for one in group["params"])
+    setattr(optimizer, _CLEARED, not any(hasattr(one.grad, _USED) for one in parameters))
 
 
 def _note_used(optimizer: torch.optim.Optimizer, *_: Any) -> None:

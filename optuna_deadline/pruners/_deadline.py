@@ -293,14 +293,10 @@ class DeadlinePruner(BasePruner):
         tracker = self.tracker(study)
         looped = in_optimize_loop(study)
         if joined and (looped or not tracker.stopped):
-            if not looped and tracker.time_left() <= 0:
-                tracker.refresh()
-                if (left := tracker.time_left()) <= 0:
-                    self._watch.asked_late(trial, left)
+            if not looped and (left := tracker.time_left_at_last()) <= 0:
+                self._watch.asked_late(trial, left)
             return False
-        if tracker.time_left() <= 0:
-            tracker.refresh()
-        left, quickest = tracker.time_left(), _quickest_pace(study)
+        left, quickest = tracker.time_left_at_last(), _quickest_pace(study)
         if left <= 0:
             raise _terms.over(tracker.terms)
         if left < quickest:

@@ -94,6 +94,12 @@ class StudyTracker:
         """Seconds to the deadline; negative after it."""
         return self.terms.deadline - (self._clock.now() + self._ahead)
 
+    def time_left_at_last(self) -> float:
+        """The same, read again once the deadline has passed: another process may have moved it."""
+        if self.time_left() <= 0:
+            self.refresh()
+        return self.time_left()
+
     def reported(self, trial: FrozenTrial, step: int) -> ReportPace:
         """Record the time at which this process first sees a report."""
         now = self._clock.now()

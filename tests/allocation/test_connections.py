@@ -46,7 +46,7 @@ def settings(engine: sa.Engine) -> dict[str, Any]:
 @pytest.mark.parametrize("made", _MADE)
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_every_connection_has_the_same_limits(postgres_url: str, driver: str, made: str) -> None:
-    """Optuna's and the table's, whoever made the storage; what a user asked for stays."""
+    """Optuna's and the table's, however the storage is made; the user's own arguments stay."""
     url = sa.make_url(postgres_url).set(drivername=f"postgresql+{driver}")
     text = url.update_query_dict({"tcp_user_timeout": "9000"}).render_as_string(False)
     study = optuna.create_study(storage=_MADE[made](text))

@@ -141,7 +141,7 @@ def test_the_state_that_lightnings_default_would_keep_can_be_asked_for(tmp_path:
     model = Net(plan, {}, segment)
     training, held_out = (DataLoader(one, 20) for one in data(plan.samples))
     trainer.fit(model, training, held_out)
-    assert not list(tmp_path.glob("*last*")), "nobody has asked yet"
+    assert not list(tmp_path.glob("*last*")), "it is written at the first request"
     trained = [one.detach().clone() for one in model.parameters()]
     trainer.validate(model, held_out, ckpt_path="best", verbose=False)
     with torch.no_grad():

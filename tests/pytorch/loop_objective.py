@@ -52,7 +52,7 @@ def objective(trial: Any) -> float:
 
 
 def _strike(loop: ElasticLoop) -> None:
-    """Where it is to die, die once, when it is told to leave its one slot, in place of leaving."""
+    """If ``DIES`` is set, kill this process once, at the plan's order to leave its one slot."""
     struck = Path(os.environ["TRACE"]) / "struck"
     if "DIES" in os.environ and loop.epoch == 3 and loop.batch == 2 and not struck.exists():
         struck.touch()

@@ -38,7 +38,8 @@ _NETWORK = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-_ISOLATION = "READ COMMITTED"
+#: On PostgreSQL. The locks must see what the one before has committed.
+_SESSIONS = {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
 _DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
     # Behind a pooler, the next transaction may get a session without the prepared statement.
@@ -181,9 +182,7 @@ def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engi
     if backend == "sqlite":
         return _sqlite(url)
     if backend == "postgresql":
-        # The locks must see what the one before has committed: the server's default may differ.
-        always = {"pool_pre_ping": True, "isolation_level": _ISOLATION}
-        return _forgive(sa.create_engine(url, **{**_options(url, given), **always}))
+        return _forgive(sa.create_engine(url, **{**_options(url, given), **_SESSIONS}))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
     )
@@ -191,11 +190,10 @@ def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engi
 
 def _options(url: URL, given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``create_engine``: the limits of this package, unless a user gave others."""
-    if url.get_backend_name() == "sqlite":
-        ours, limits = {}, {"timeout": _SQLITE_PATIENCE}
-    else:
-        ours = {"pool_pre_ping": True, "isolation_level": _ISOLATION}
-        limits = _DRIVERS.get(url.get_driver_name(), {})
+    ours: dict[str, Any] = {}
+    limits: dict[str, Any] = {"timeout": _SQLITE_PATIENCE}
+    if url.get_backend_name() != "sqlite":
+        ours, limits = _SESSIONS, _DRIVERS.get(url.get_driver_name(), {})
     limits = {name: value for name, value in limits.items() if name not in url.query}
     return {**ours, **given, "connect_args": {**limits, **given.get("connect_args", {})}}
 
