@@ -25,10 +25,11 @@ KEYS = {
 }  # fmt: skip
 
 
-def pause_and_grow_a_trial(url: str) -> AllocationTable:
+def pause_and_grow_a_trial(url: str, demo: subprocess.Popen[str]) -> AllocationTable:
     """Ask for it, since the policy's own plans depend on the machine's speed."""
 
     def trained() -> list[int]:
+        assert demo.poll() is None, "the demo has ended"
         return [
             saved.number
             for name in optuna.get_all_study_names(url)
@@ -59,9 +60,10 @@ def test_demo(postgres_url: str, tmp_path: Path) -> None:
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
         try:
-            end_within(pause_and_grow_a_trial(postgres_url), 8)
+            end_within(pause_and_grow_a_trial(postgres_url, demo), 8)
         except BaseException:
             demo.terminate()
+            print(*demo.communicate())
             raise
         printed, errors = demo.communicate(timeout=60)
     assert demo.returncode == 0, errors

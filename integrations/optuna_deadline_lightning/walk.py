@@ -328,7 +328,7 @@ def _saves(one: Any) -> bool:
     if isinstance(one, pl.LightningModule):
         return is_overridden("on_save_checkpoint", one)
     base: Any = Callback if isinstance(one, Callback) else pl.LightningDataModule
-    hooks = ("state_dict", "on_save_checkpoint")
+    hooks = [hook for hook in ("state_dict", "on_save_checkpoint") if hasattr(base, hook)]
     return any(getattr(type(one), hook) is not getattr(base, hook) for hook in hooks)
 
 

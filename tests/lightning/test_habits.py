@@ -14,6 +14,7 @@ EACH_LANDING = {
     "DataLoader(shuffle=True)",
     "a batch_size that the slots do not divide",
     "manual optimization",
+    "a LightningDataModule",
 }
 
 
