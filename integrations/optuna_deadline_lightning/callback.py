@@ -29,7 +29,7 @@ from optuna_deadline_lightning import boundaries, finders
 from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, FormerFolders, peek
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.loaders import LoaderRequests
-from optuna_deadline_lightning.loggers import continue_runs, run_ids
+from optuna_deadline_lightning.loggers import LoggerRuns
 from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
     before_runs,
@@ -122,8 +122,7 @@ class DeadlineCallback(Callback):
         self._folders = FormerFolders()
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
-        self._runs_continue = False
-        self._runs_begun: Callable[[], None] = lambda: None
+        self._runs = LoggerRuns(trial, self.segment.record.name)
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
             warn_of_minimized_score(monitor, known_direction(trial, self.segment, mode))
         if self.segment.elastic:
@@ -206,7 +205,7 @@ class DeadlineCallback(Callback):
             self._elastic.prepare(trainer)
         if stage != "fit":
             return
-        self._runs_begun()
+        self._runs.put_back()
         if self.trial.number > 0 and trainer.num_sanity_val_steps == _SANITY_STEPS:
             trainer.num_sanity_val_steps = 0  # the study's first trial has run it
         if not trainer.enable_validation:
@@ -255,6 +254,8 @@ class DeadlineCallback(Callback):
         """Take SIGTERM over from Lightning, and report the horizon."""
         if self._elastic is not None:
             self._elastic.controller.term.install()
+            if trainer.is_global_zero and not self.segment.checked:
+                self._runs.note(trainer.loggers)
             self._elastic.begin_again(trainer)
             self._elastic.start(trainer)
             self._unhook = boundaries.after_hooks(
@@ -342,14 +343,15 @@ class DeadlineCallback(Callback):
         if self in trainer.callbacks:  # type: ignore[attr-defined]
             refuse_strategy(trainer.strategy)
             refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
-            resume = self.segment.resume
             if self.segment.checked:
                 leave_nothing(trainer, self.segment.folder)
-            elif resume is not None and not self._runs_continue:
-                self._runs_continue = True
-                former = peek(resume, trust=self._trust)
-                ids = former.get(_STATE, {}).get("runs", [])
-                self._runs_begun = continue_runs(trainer.loggers, ids, former["global_step"])
+            else:
+                self._runs.resume(trainer.loggers, self._first_step)
+
+    def _first_step(self) -> int:
+        """The global step from which this segment trains."""
+        resume = self.segment.resume
+        return 0 if resume is None else int(peek(resume, trust=self._trust)["global_step"])
 
     def _fetching(self, trainer: pl.Trainer, part: int) -> None:
         """Seed the reading or moving of the next batch."""
@@ -406,10 +408,7 @@ class DeadlineCallback(Callback):
         """Add the position in the data, the values so far, and unused gradients."""
         if self._elastic is not None:
             boundaries.count_skipped(checkpoint)
-            checkpoint[_STATE] = {
-                **self._elastic.state(trainer),
-                "runs": run_ids(trainer.loggers),
-            }
+            checkpoint[_STATE] = self._elastic.state(trainer)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

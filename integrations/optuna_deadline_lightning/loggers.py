@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +16,66 @@ from lightning.pytorch.loggers import (
     WandbLogger,
 )
 
+#: The attribute of a trial with the runs of its loggers.
+RUNS = "optuna_deadline:runs"
+
 _Rows = list[dict[str, str]]
 
 
-def run_ids(loggers: Iterable[Logger]) -> list[int | str | None]:
-    """What names the run of each logger: a version, or an id of a server."""
-    return [one.run_id if isinstance(one, MLFlowLogger) else one.version for one in loggers]
+class LoggerRuns:
+    """The runs that the loggers of a trial's fit write to, in the trial's attributes.
 
-
-def continue_runs(
-    loggers: Sequence[Logger], ids: Sequence[int | str | None], step: int
-) -> Callable[[], None]:
-    """Let loggers continue the runs of the segment before; call before they begin one.
-
-    What a run has logged after the checkpoint is dropped, since it is trained again. MLflow and
-    W&B cannot drop anything; they log it a second time.
+    There, and not in the checkpoints, they are known after a crash before the first of these.
+    What a run has logged after a checkpoint is dropped, since it is trained again. MLflow and W&B
+    cannot drop anything; they log it a second time.
 
     Args:
-        loggers: The trainer's.
-        ids: Their :func:`run_ids` there.
-        step: The global step of the checkpoint.
-
-    Returns:
-        A function to call when they have begun.
+        trial: The objective's trial.
+        fit: The name of the fit; empty for the only one.
     """
-    kept: list[tuple[CSVLogger, _Rows]] = []
-    warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are put back
-    for one, run in zip(loggers, ids, strict=False):
-        held = vars(one)
-        if isinstance(one, CSVLogger):
-            held["_version"] = run if held["_version"] is None else held["_version"]
-            kept.append((one, _rows(Path(one.log_dir) / "metrics.csv", step)))
-        elif isinstance(one, TensorBoardLogger):
-            held["_version"] = run if held["_version"] is None else held["_version"]
-            held["_kwargs"].setdefault("purge_step", step)
-        elif isinstance(one, MLFlowLogger):
-            held["_run_id"] = held["_run_id"] or run
-        elif isinstance(one, WandbLogger):
-            held["_id"] = held["_id"] or run
-            held["_wandb_init"]["id"] = held["_id"]
 
-    def begun() -> None:
-        for logger, rows in kept:
+    def __init__(self, trial: Any, fit: str) -> None:
+        self._trial = trial
+        self._key = f"{RUNS}:{fit}" if fit else RUNS
+        self._rows: list[tuple[CSVLogger, _Rows]] | None = None
+
+    def resume(self, loggers: Sequence[Logger], step_of: Callable[[], int]) -> None:
+        """Let them continue the runs of the segment before; call before they begin one.
+
+        Args:
+            loggers: The trainer's.
+            step_of: Reads the global step from which training resumes.
+        """
+        ids = self._trial.user_attrs.get(self._key) if loggers and self._rows is None else None
+        if ids is None:
+            return
+        self._rows, step = [], step_of()
+        warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are put back
+        for one, run in zip(loggers, ids, strict=False):
+            held = vars(one)
+            if isinstance(one, CSVLogger):
+                held["_version"] = run if held["_version"] is None else held["_version"]
+                self._rows.append((one, _rows(Path(one.log_dir) / "metrics.csv", step)))
+            elif isinstance(one, TensorBoardLogger):
+                held["_version"] = run if held["_version"] is None else held["_version"]
+                held["_kwargs"].setdefault("purge_step", step)
+            elif isinstance(one, MLFlowLogger):
+                held["_run_id"] = held["_run_id"] or run
+            elif isinstance(one, WandbLogger):
+                held["_id"] = held["_id"] or run
+                held["_wandb_init"]["id"] = held["_id"]
+
+    def put_back(self) -> None:
+        """Restore what they had written; call when they have begun."""
+        for logger, rows in self._rows or ():
             _write(logger, rows)
 
-    return begun
+    def note(self, loggers: Sequence[Logger]) -> None:
+        """Store what names their runs: a version, or an id of a server."""
+        if loggers and self._rows is None:
+            self._rows = []
+            ids = [one.run_id if isinstance(one, MLFlowLogger) else one.version for one in loggers]
+            self._trial.set_user_attr(self._key, ids)
 
 
 def _rows(file: Path, before: int) -> _Rows:

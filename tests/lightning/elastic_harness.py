@@ -136,9 +136,13 @@ class PlayedTrial:
     def __init__(self, segment: PlayedSegment) -> None:
         self.segment = segment
         self.reports: list[tuple[int, float]] = []
+        self.user_attrs: dict[str, Any] = {}
 
     def report(self, value: float, step: int) -> None:
         self.reports.append((step, value))
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self.user_attrs[key] = value
 
 
 class Listening(logging.Handler):

@@ -37,19 +37,23 @@ class Logged(Net):
         return loss
 
 
-def trained(root: Path, make: Callable[[str], Any], leave_at: int | None, lost: bool) -> int:
+def trained(
+    root: Path, make: Callable[[str], Any], leave_at: int | None, lost: bool, saved: bool = True
+) -> int:
     """Train in segments, each with a new logger; returns their number.
 
-    If the first one is ``lost``, it dies some steps after its checkpoint.
+    If the first one is ``lost``, it dies some steps after its checkpoint, or before it is saved.
     """
-    resume, folder = None, root / "trial"
+    resume, folder, attributes = None, root / "trial", dict[str, Any]()
     folder.mkdir(parents=True)
     for fence in range(1, 60):
         plan = Plan(str(folder), fence=fence, leave_at=leave_at, resume=resume, epochs=2)
         segment = PlayedSegment(plan, rank=0)
         if lost and fence == 1:
             segment.leave = lambda directive=None: None  # type: ignore[assignment,method-assign,return-value]
-        deadline = DeadlineCallback(PlayedTrial(segment), "val_acc")
+        trial = PlayedTrial(segment)
+        trial.user_attrs = attributes
+        deadline = DeadlineCallback(trial, "val_acc")
         trainer = pl.Trainer(
             max_epochs=2, logger=make(str(root)), log_every_n_steps=1, enable_checkpointing=False,
             enable_progress_bar=False, default_root_dir=folder, callbacks=[deadline],
@@ -64,7 +68,7 @@ def trained(root: Path, make: Callable[[str], Any], leave_at: int | None, lost: 
             continue
         if not (lost and fence == 1):
             return fence
-        resume = segment.published[0]["path"]
+        resume = segment.published[0]["path"] if saved else None
     raise AssertionError("it never ends")
 
 
@@ -73,10 +77,10 @@ def rows(root: Path) -> list[Any]:
     return [list(csv.DictReader(one.open())) for one in sorted(root.rglob("metrics.csv"))]
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_table_of_metrics_has_each_step_once(tmp_path: Path, lost: bool) -> None:
+@pytest.mark.parametrize(("lost", "saved"), [(False, True), (True, True), (True, False)])
+def test_a_table_of_metrics_has_each_step_once(tmp_path: Path, lost: bool, saved: bool) -> None:
     assert trained(tmp_path / "still", CSVLogger, None, False) == 1
-    assert trained(tmp_path / "left", CSVLogger, 2, lost) > 1
+    assert trained(tmp_path / "left", CSVLogger, 2, lost, saved) > 1
     [still] = rows(tmp_path / "still")
     assert rows(tmp_path / "left") == [still] and len(still) > 10
 
