@@ -122,7 +122,7 @@ class DeadlineCallback(Callback):
         self._folders = FormerFolders()
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
-        self._runs = LoggerRuns(trial, self.segment.record.name)
+        self._runs, self._looked = LoggerRuns(trial, self.segment.record.name), False
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
             warn_of_minimized_score(monitor, known_direction(trial, self.segment, mode))
         if self.segment.elastic:
@@ -345,13 +345,12 @@ class DeadlineCallback(Callback):
             refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
             if self.segment.checked:
                 leave_nothing(trainer, self.segment.folder)
-            else:
-                self._runs.resume(trainer.loggers, self._first_step)
-
-    def _first_step(self) -> int:
-        """The global step from which this segment trains."""
-        resume = self.segment.resume
-        return 0 if resume is None else int(peek(resume, trust=self._trust)["global_step"])
+            elif not self._looked and trainer.loggers:
+                self._looked = True
+                resume = self.segment.resume
+                former = {} if resume is None else peek(resume, trust=self._trust)
+                runs = former.get(_STATE, {}).get("runs", [])
+                self._runs.resume(trainer.loggers, runs, former.get("global_step", 0))
 
     def _fetching(self, trainer: pl.Trainer, part: int) -> None:
         """Seed the reading or moving of the next batch."""
@@ -408,7 +407,8 @@ class DeadlineCallback(Callback):
         """Add the position in the data, the values so far, and unused gradients."""
         if self._elastic is not None:
             boundaries.count_skipped(checkpoint)
-            checkpoint[_STATE] = self._elastic.state(trainer)
+            runs = self._runs.ids(trainer.loggers)
+            checkpoint[_STATE] = {**self._elastic.state(trainer), "runs": runs}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ _Rows = list[dict[str, str]]
 
 
 class LoggerRuns:
-    """The runs that the loggers of a trial's fit write to, in the trial's attributes.
+    """The runs that the loggers of a trial's fit write to.
 
-    There, and not in the checkpoints, they are known after a crash before the first of these.
+    Checkpoints have them, and the trial's attributes: after a crash before the first checkpoint.
     What a run has logged after a checkpoint is dropped, since it is trained again. MLflow and W&B
     cannot drop anything; they log it a second time.
 
@@ -39,17 +39,18 @@ class LoggerRuns:
         self._key = f"{RUNS}:{fit}" if fit else RUNS
         self._rows: list[tuple[CSVLogger, _Rows]] | None = None
 
-    def resume(self, loggers: Sequence[Logger], step_of: Callable[[], int]) -> None:
+    def resume(self, loggers: Sequence[Logger], saved: Sequence[Any], step: int) -> None:
         """Let them continue the runs of the segment before; call before they begin one.
 
         Args:
             loggers: The trainer's.
-            step_of: Reads the global step from which training resumes.
+            saved: Their :meth:`ids` in the checkpoint, if there is one.
+            step: The global step from which training resumes.
         """
-        ids = self._trial.user_attrs.get(self._key) if loggers and self._rows is None else None
-        if ids is None:
+        ids = saved or getattr(self._trial, "user_attrs", {}).get(self._key)
+        if not ids:
             return
-        self._rows, step = [], step_of()
+        self._rows = []
         warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are put back
         for one, run in zip(loggers, ids, strict=False):
             held = vars(one)
@@ -70,12 +71,16 @@ class LoggerRuns:
         for logger, rows in self._rows or ():
             _write(logger, rows)
 
+    @staticmethod
+    def ids(loggers: Sequence[Logger]) -> list[int | str | None]:
+        """What names the run of each: a version, or an id of a server."""
+        return [one.run_id if isinstance(one, MLFlowLogger) else one.version for one in loggers]
+
     def note(self, loggers: Sequence[Logger]) -> None:
-        """Store what names their runs: a version, or an id of a server."""
-        if loggers and self._rows is None:
+        """Store their :meth:`ids`."""
+        if loggers and self._rows is None and hasattr(self._trial, "set_user_attr"):
             self._rows = []
-            ids = [one.run_id if isinstance(one, MLFlowLogger) else one.version for one in loggers]
-            self._trial.set_user_attr(self._key, ids)
+            self._trial.set_user_attr(self._key, self.ids(loggers))
 
 
 def _rows(file: Path, before: int) -> _Rows:
