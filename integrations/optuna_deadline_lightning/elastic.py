@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.plugins import DoublePrecision
 from optuna_deadline_torch.consensus import ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.differences import warn_of_differences
@@ -157,6 +158,9 @@ class ElasticFit:
         )
         self._measures.watch()
         evaluate_alone(trainer)
+        if isinstance(trainer.precision_plugin, DoublePrecision):
+            # Lightning reads a checkpoint into the module before it makes that a double one.
+            trainer.precision_plugin.convert_module(trainer.lightning_module)
 
     def connect(self, trainer: pl.Trainer) -> None:
         """Connect the ranks; a fit that has nothing left to do still has its metrics."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeightAveraging
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch.consensus import Consensus
 from torch import nn
@@ -168,16 +168,19 @@ class PlainState:
 
 
 def _structure(trainer: pl.Trainer) -> dict[str, Any]:
-    """What a checkpoint's parts must fit, by name."""
+    """What a checkpoint's parts must fit, by name, but what Lightning's callbacks build again."""
     found: dict[str, Any] = {
         name: getattr(one, "shape", None)
         for name, one in trainer.lightning_module.state_dict().items()
     }
-    for place, optimizer in enumerate(getattr(trainer, "optimizers", [])):
+    restored = {type(one) for one in trainer.callbacks}  # type: ignore[attr-defined]
+    for place, optimizer in enumerate(trainer.optimizers):
         groups = [len(group["params"]) for group in optimizer.param_groups]
-        found[f"optimizer {place}"] = type(optimizer), groups
-    for place, config in enumerate(getattr(trainer, "lr_scheduler_configs", [])):
-        found[f"scheduler {place}"] = type(config.scheduler)
+        grows = any(issubclass(one, BaseFinetuning) for one in restored)
+        found[f"optimizer {place}"] = type(optimizer), not grows and groups
+    for place, config in enumerate(trainer.lr_scheduler_configs):
+        if not any(issubclass(one, StochasticWeightAveraging) for one in restored):
+            found[f"scheduler {place}"] = type(config.scheduler)
     return found
 
 
