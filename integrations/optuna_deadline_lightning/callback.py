@@ -261,7 +261,7 @@ class DeadlineCallback(Callback):
             self._unhook = boundaries.after_hooks(
                 trainer,
                 self,
-                start=self._elastic.attributes.begin,
+                start=self._elastic.started,
                 batch=partial(self._batch_ended, trainer),
                 validation=partial(self._validated, trainer),
                 fetch=partial(self._fetching, trainer),

@@ -193,16 +193,20 @@ class ElasticFit:
         self.requests.resume()
         self._gradients, self._results = {}, {}
         self.controller.start()
-        epoch, batch = self._base_position(*self._position)
-        refuse_another_order(
-            self._samplers, epoch, batch, consensus=self.controller.consensus, saved=self._order
-        )
         if self.scaled is not None:
             self.scaled.start(trainer, self.controller.consensus)
         if self.segment.world_size > 1 and self.controller.should_log("slots"):
             module, precision = trainer.lightning_module, str(trainer.precision)
             warn_of_differences(self.segment.world_size, module, precision)
         self._say_horizon(trainer)
+
+    def started(self) -> None:
+        """Put back the plain values, which a sampler may draw by, and compare the order."""
+        self.attributes.begin()
+        epoch, batch = self._base_position(*self._position)
+        refuse_another_order(
+            self._samplers, epoch, batch, consensus=self.controller.consensus, saved=self._order
+        )
 
     def before_batch(self, batch: int) -> None:
         """Look where a batch comes from; a slot without a sample of it measures nothing."""

@@ -25,6 +25,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch import states
+from optuna_deadline_torch.saver import copied
 
 
 def watch(trainer: pl.Trainer) -> None:
@@ -97,7 +98,10 @@ def call_epoch_start(
         name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()
         if isinstance(tensor, torch.Tensor)
     }  # fmt: skip
-    groups = [[dict(group) for group in one.param_groups] for one in trainer.optimizers]
+    states = [
+        copied(one.state_dict(), lambda tensor: tensor.detach().to("cpu", copy=True))
+        for one in trainer.optimizers
+    ]
     for callback in callbacks:
         state = copy.deepcopy(callback.state_dict())
         callback.on_train_epoch_start(trainer, module)
@@ -106,9 +110,8 @@ def call_epoch_start(
     reseed()
     if overridden:
         call._call_lightning_module_hook(trainer, "on_train_epoch_start")
-    for optimizer, before in zip(trainer.optimizers, groups, strict=True):
-        for group, kept in zip(optimizer.param_groups, before, strict=False):
-            group.update({name: value for name, value in kept.items() if name != "params"})
+    for optimizer, state in zip(trainer.optimizers, states, strict=True):
+        optimizer.load_state_dict(state)
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
             if name in weights and not torch.equal(tensor.detach().cpu(), weights[name]):

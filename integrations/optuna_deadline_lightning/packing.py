@@ -43,7 +43,7 @@ def packed(value: Any, elsewhere: Collection[int] = (), most: int | None = None)
 class _Packing:
     def __init__(self, elsewhere: Collection[int], most: int) -> None:
         self._elsewhere = elsewhere
-        self._items, self._bytes = _MOST_ITEMS, most
+        self._items, self._bytes = min(_MOST_ITEMS, most // 8), most
 
     def of(self, value: Any) -> Any:
         self._take(1)
@@ -56,9 +56,13 @@ class _Packing:
             return ["tensor", value.detach().clone().cpu(), away, trained]
         if isinstance(value, (np.ndarray, np.generic)):
             return ["array", self._array(np.array(value)), isinstance(value, np.generic)]
-        if kind in _ROWS.values():
+        if kind in _ROWS.values() or _is_named(kind):
             row = sorted(value, key=repr) if kind is set else [*value]
-            return [kind.__name__, self._row(row), getattr(value, "maxlen", None)]
+            return [
+                "tuple" if _is_named(kind) else kind.__name__,
+                self._row(row),
+                getattr(value, "maxlen", None),
+            ]
         if kind in _MAPS.values() and all(type(key) in _SINGLE for key in value):
             maker = getattr(getattr(value, "default_factory", None), "__name__", None)
             return [kind.__name__, [[key, self.of(one)] for key, one in value.items()], maker]
@@ -130,6 +134,8 @@ def put(new: Any, old: Any) -> Any:
         with torch.no_grad():  # its optimizer knows the old one
             return old.copy_(new)
     kind = type(new)
+    if kind is tuple and _is_named(type(old)):
+        return type(old)(*new)
     if kind is not type(old) or kind is tuple:
         return new
     if kind in _ROWS.values():
@@ -166,6 +172,10 @@ def address(one: torch.Tensor) -> int:
 
 def _kind(one: torch.Tensor) -> Any:
     return one.shape, one.dtype, one.device, _is_trained(one)
+
+
+def _is_named(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _is_trained(one: torch.Tensor) -> bool:

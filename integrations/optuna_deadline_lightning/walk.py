@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import FunctionType
@@ -20,10 +21,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeightAveraging
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch.consensus import Consensus
+from optuna_deadline_torch.sampler import ElasticBatchSampler
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Sampler
 from torchmetrics import Metric
 
 from optuna_deadline_lightning.packing import Unpackable, address, packed, put, same, unpacked
@@ -35,8 +39,9 @@ _LIBRARIES = {
     "optuna_deadline_torch", "pytorch_lightning", "torch", "torchmetrics",
 }  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, deque)
+_UPDATES = "_update_count"  # of a metric
 _DEEP, _LONG = 4, 1000  # objects within objects, items of a container
-_MODULE_BYTES = 2**30
+_MODULE_BYTES, _DATA_BYTES = 2**30, 2**16
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,25 @@ class Place:
     restore: Callable[[Any], None]
 
 
-class Lost(tuple):  # type: ignore[type-arg]
-    """Replaces a value without a plain form: what shows that it has changed."""
+@dataclass(frozen=True, eq=False)
+class Lost:
+    """Replaces a value without a plain form.
+
+    Attributes:
+        shown: What shows that it has changed.
+        held: The value, if only another one shows it.
+    """
+
+    shown: Any = None
+    held: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether nothing shows a change."""
+        if not isinstance(other, Lost):
+            return False
+        return bool(self.shown == other.shown) and self.held is other.held
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class PlainState:
@@ -198,6 +220,7 @@ class _Walk:
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self.places: dict[str, Place] = {}
+        self._data = False  # whether it looks at loaders
         self.holders: dict[str, dict[str, Any]] = {}
         module = trainer.lightning_module
         self._elsewhere = {address(one) for one in (*module.parameters(), *module.buffers())} - {0}
@@ -208,18 +231,19 @@ class _Walk:
         for path, part in module.named_modules():
             if not isinstance(part, Metric):
                 self._attributes(path, part, _OF_MODULES, saves=_saves(module))
-        users: dict[str, Any] = {"": module, "datamodule": getattr(trainer, "datamodule", None)}
-        for place, one in enumerate(getattr(trainer, "callbacks", [])):
+        users: dict[str, Any] = {"": module, "datamodule": trainer.datamodule}  # type: ignore[attr-defined]
+        for place, one in enumerate(trainer.callbacks):  # type: ignore[attr-defined]
             users[f"{type(one).__qualname__} {place}"] = one
         for path, one in users.items():
             if one is not None and not _of_a_library(type(one)):
                 if one is not module:
                     self._attributes(path, one, _OF_DATA, saves=_saves(one))
                 self._variables(one)
-        for place, one in enumerate(getattr(trainer, "optimizers", [])):
+        for place, one in enumerate(trainer.optimizers):
             self._attributes(f"optimizer {place}", one, _OF_OPTIMIZERS)
-        if isinstance(trainer, pl.Trainer):
-            self._attributes("trainer", trainer, _of_trainers())
+        self._attributes("trainer", trainer, _of_trainers())
+        if trainer.train_dataloader is not None:
+            self._loaders(trainer.train_dataloader)
 
     def values(self) -> dict[str, Any]:
         """The plain forms."""
@@ -248,12 +272,62 @@ class _Walk:
         """
         self._seen.add(id(holder))
         private = type(holder).__module__.partition(".")[0] in ("lightning", "torch")
-        held = self.holders[path] = vars(holder)
+        held = self.holders[path] = getattr(holder, "__dict__", {})
+        for name in _slots(holder):
+            self._value(
+                f"{path}.{name}", getattr(holder, name), partial(setattr, holder, name), depth
+            )
         for name, value in list(held.items()):
             ours = name.startswith("_optuna_deadline")
             if name not in known and not ours and not (private and name.startswith("_")):
                 key = f"{path}.{name}" if path else name
                 self._value(key, value, partial(held.__setitem__, name), depth, saves=saves)
+
+    def _loaders(self, loaders: Any) -> None:
+        """Add what the user's datasets, samplers and functions of training's loaders count."""
+        self._data = True
+        for place, loader in enumerate(CombinedLoader(loaders).flattened):
+            parts = [
+                (f"loader {place}.{name}", getattr(loader, name, None))
+                for name in ("dataset", "batch_sampler", "sampler", "collate_fn")
+            ]
+            while parts:
+                key, one = parts.pop()
+                if isinstance(one, ElasticBatchSampler):
+                    parts += [(key, one.batches), (f"{key}.sampler", _sampler(one.batches))]
+                elif isinstance(one, FunctionType):
+                    self._inside(key, one)
+                elif one is not None and id(one) not in self._seen:
+                    if isinstance(one, Sampler) or not _of_a_library(type(one)):
+                        self._attributes(key, one)
+                    within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
+                    parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
+
+    def _inside(self, key: str, function: FunctionType) -> None:
+        """Add what a function keeps: variables around it, changeable defaults, attributes."""
+        if id(function) in self._seen or _of_a_library(function):
+            return
+        self._seen.add(id(function))
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            with suppress(ValueError):  # it has no value yet
+                put_back = partial(setattr, cell, "cell_contents")
+                self._value(f"{key}.{name}", cell.cell_contents, put_back, _DEEP)
+        for place, default in enumerate(function.__defaults__ or ()):
+            if type(default) in _CONTAINERS:
+                self._value(f"{key}({place})", default, lambda _: None, _DEEP)
+        self._attributes(key, function, depth=_DEEP)
+
+    def _metrics(self, key: str, module: nn.Module) -> None:
+        """Add the states of metrics in a module outside the trained one."""
+        for name, one in module.named_modules():
+            if isinstance(one, Metric) and id(one) not in self._seen:
+                self._seen.add(id(one))
+                states = {state: getattr(one, state) for state in one._defaults}
+                states[_UPDATES] = int(one._update_count)
+                place = Place(self._packed(states), None, vars(one).update)
+                self.places[f"{key}.{name}" if name else key] = place
 
     def _variables(self, holder: Any) -> None:
         """Add the variables of an object's class, and those of its module that methods name."""
@@ -268,7 +342,9 @@ class _Walk:
             found += [(name, own, partial(setattr, owner)) for name in own if name[:2] != "__"]  # type: ignore[misc]
             for name, held, restore in found:
                 key = f"variable {owner.__qualname__ + '.' if held is own else ''}{name}"
-                if type(held[name]) in (bool, int, float, str, torch.Tensor, *_CONTAINERS):
+                if isinstance(held[name], FunctionType):
+                    self._inside(key, held[name])
+                elif type(held[name]) in (bool, int, float, str, torch.Tensor, *_CONTAINERS):
                     self._value(key, held[name], partial(restore, name), _DEEP)
 
     def _value(
@@ -282,8 +358,9 @@ class _Walk:
     ) -> None:
         plain = self._packed(value)
         if isinstance(value, (LRScheduler, nn.Module)):  # which Lightning may not know
-            of_metrics = isinstance(value, (Metric, pl.LightningModule))
-            if id(value) not in self._seen and not of_metrics:
+            if isinstance(value, nn.Module):
+                self._metrics(key, value)
+            if id(value) not in self._seen and not isinstance(value, pl.LightningModule):
                 self._seen.add(id(value))
                 plain = self._packed(dict(value.state_dict()), _MODULE_BYTES)
                 self.places[f"{key}.state_dict"] = Place(plain, None, value.load_state_dict)
@@ -300,15 +377,19 @@ class _Walk:
         elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
             shown = repr(value)  # has the state of a count, and only the address of a generator
             moved: Any = object() if " at 0x" in shown else shown
-            self.places[key] = Place(Lost((moved,)), value, restore)
+            self.places[key] = Place(Lost(moved), value, restore)
         elif (
             depth < _DEEP
             and id(value) not in self._seen
             and not isinstance(value, type)
             and not _of_a_library(type(value))
-            and hasattr(value, "__dict__")
+            and (hasattr(value, "__dict__") or _slots(value))
         ):
             self._attributes(key, value, depth=depth + 1)
+        else:
+            self.places[key] = Place(plain, value, restore)
+            if isinstance(value, FunctionType):
+                self._inside(key, value)
 
     def _items(self, key: str, value: Any, depth: int) -> None:
         if len(value) > _LONG or isinstance(value, set):
@@ -319,11 +400,13 @@ class _Walk:
 
     def _packed(self, value: Any, most: int | None = None) -> Any:
         try:
-            return packed(value, self._elsewhere, most)
-        except Unpackable:
+            return packed(value, self._elsewhere, _DATA_BYTES if self._data else most)
+        except Unpackable:  # of data, whose objects may be made anew in each epoch
             if isinstance(value, torch.Tensor):
-                return Lost((id(value), value._version))
-            return Lost((len(value),) if type(value) in _CONTAINERS else ())
+                return Lost((0 if self._data else id(value), value._version))
+            if type(value) in _CONTAINERS:
+                return Lost(len(value))
+            return Lost(held=None if self._data else value)
 
 
 def _saves(one: Any) -> bool:
@@ -335,7 +418,18 @@ def _saves(one: Any) -> bool:
     return any(getattr(type(one), hook) is not getattr(base, hook) for hook in hooks)
 
 
-def _of_a_library(kind: type) -> bool:
+def _sampler(batches: Any) -> Any:
+    return getattr(batches, "sampler", None)
+
+
+def _slots(one: Any) -> list[str]:
+    """The attributes that are not in its ``__dict__``."""
+    declared = [getattr(kind, "__slots__", ()) for kind in type(one).__mro__]
+    names = [name for each in declared for name in ((each,) if isinstance(each, str) else each)]
+    return [name for name in names if name[:2] != "__" and hasattr(one, name)]
+
+
+def _of_a_library(kind: type | FunctionType) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
 
 
