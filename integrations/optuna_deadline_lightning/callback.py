@@ -30,7 +30,6 @@ from optuna_deadline_lightning.checkpoint_io import AtomicCheckpointIO, FormerFo
 from optuna_deadline_lightning.elastic import ElasticFit
 from optuna_deadline_lightning.loaders import LoaderRequests
 from optuna_deadline_lightning.loggers import LoggerRuns
-from optuna_deadline_lightning.mid_epoch import begin_again
 from optuna_deadline_lightning.options import (
     before_runs,
     elastic_options,
@@ -267,9 +266,6 @@ class DeadlineCallback(Callback):
                 fetch=partial(self._fetching, trainer),
                 epoch=partial(self._elastic.end_epoch, trainer),
             )
-            if self.segment.resume is not None:
-                begin_again(trainer, pl_module)
-                boundaries.finish_batch(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Seed an epoch's start, and report the number of steps."""
@@ -417,4 +413,4 @@ class DeadlineCallback(Callback):
         if self._elastic is not None:
             self._folders.restore(checkpoint)
         if self._elastic is not None and _STATE in checkpoint:
-            self._elastic.load(checkpoint[_STATE])
+            self._elastic.load(checkpoint[_STATE], checkpoint["optimizer_states"])

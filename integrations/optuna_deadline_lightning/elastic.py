@@ -105,6 +105,7 @@ class ElasticFit:
         )
         self.requests: LoaderRequests  #: of loaders, when there is a trainer
         self.attributes: PlainState  #: of the training, when there is a trainer
+        self.trained: mid_epoch.Trained | None = None  #: as in the checkpoint
         self._trainer: pl.Trainer | None = None
         self._samplers: Sequence[ElasticBatchSampler] = ()
         self._position = (0, 0)
@@ -152,7 +153,10 @@ class ElasticFit:
         """Start watching the module, before a checkpoint is read."""
         self.attributes = PlainState(trainer, self.controller.should_log)
         if self.segment.resume is not None:
-            self.attributes.watch_restoring()
+            if mid_epoch.starts_by_itself(trainer):
+                self.trained = mid_epoch.Trained(trainer)
+            note = (lambda: None) if self.trained is None else self.trained.note_weights
+            self.attributes.watch_restoring(note)
         self._measures = MetricWatcher(
             partial(evaluating, trainer), partial(self.controller.should_log, "mean")
         )
@@ -201,8 +205,14 @@ class ElasticFit:
         self._say_horizon(trainer)
 
     def started(self) -> None:
-        """Put back the plain values, which a sampler may draw by, and compare the order."""
-        self.attributes.begin()
+        """Put back what the hooks of a fit's start have changed, and compare the order."""
+        assert self._trainer is not None
+        if self.trained is not None:
+            self.trained.put_back()
+        if self.segment.resume is not None:
+            mid_epoch.begin_again(self._trainer, self._trainer.lightning_module)
+            boundaries.finish_batch(self._trainer)
+        self.attributes.begin()  # of which a sampler may draw by some
         epoch, batch = self._base_position(*self._position)
         refuse_another_order(
             self._samplers, epoch, batch, consensus=self.controller.consensus, saved=self._order
@@ -304,8 +314,15 @@ class ElasticFit:
             **grown,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state`."""
+    def load(self, state: dict[str, Any], optimizers: Sequence[Any]) -> None:
+        """Restore :meth:`state`.
+
+        Args:
+            state: The state.
+            optimizers: The states of the optimizers in the same checkpoint.
+        """
+        if self.trained is not None:
+            self.trained.optimizers = optimizers
         epoch, batch = state["position"]
         self._position = epoch, batch
         self.controller.best.value = state["best"]

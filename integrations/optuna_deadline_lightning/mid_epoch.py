@@ -12,7 +12,8 @@ without changing what a checkpoint has already restored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -90,18 +91,12 @@ def call_epoch_start(
         module: Its module.
         reseed: Seeds the start of the epoch.
     """
-    callbacks: list[Callback] = [one for one in trainer.callbacks if _has_epoch_start(one)]  # type: ignore[attr-defined]
-    overridden = is_overridden("on_train_epoch_start", module)
+    callbacks, overridden = _own_hooks(trainer, "on_train_epoch_start")
     if not callbacks and not overridden:
         return
-    weights = {
-        name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()
-        if isinstance(tensor, torch.Tensor)
-    }  # fmt: skip
-    states = [
-        copied(one.state_dict(), lambda tensor: tensor.detach().to("cpu", copy=True))
-        for one in trainer.optimizers
-    ]
+    before = Trained(trainer)
+    before.note_weights()
+    before.optimizers = copied([one.state_dict() for one in trainer.optimizers], _on_cpu)
     for callback in callbacks:
         state = copy.deepcopy(callback.state_dict())
         callback.on_train_epoch_start(trainer, module)
@@ -110,21 +105,64 @@ def call_epoch_start(
     reseed()
     if overridden:
         call._call_lightning_module_hook(trainer, "on_train_epoch_start")
-    for optimizer, state in zip(trainer.optimizers, states, strict=True):
-        optimizer.load_state_dict(state)
-    with torch.no_grad():
-        for name, tensor in module.state_dict().items():
-            if name in weights and not torch.equal(tensor.detach().cpu(), weights[name]):
-                tensor.copy_(weights[name])
+    before.put_back()
 
 
-def _has_epoch_start(callback: Callback) -> bool:
-    hook = type(callback).on_train_epoch_start  # Lightning's own keep what they need
-    return hook.__module__.partition(".")[0] not in ("lightning", "optuna_deadline_lightning")
+class Trained:
+    """The weights and optimizers that a checkpoint has, which hooks may set as at a trial's start.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+        self._weights: dict[str, torch.Tensor] = {}
+        self.optimizers: Sequence[Any] = ()  #: their states
+
+    def note_weights(self) -> None:
+        """Copy the weights and buffers as they are now."""
+        weights = self._trainer.lightning_module.state_dict()
+        self._weights = {
+            name: _on_cpu(one) for name, one in weights.items() if isinstance(one, torch.Tensor)
+        }
+
+    def put_back(self) -> None:
+        """Undo what has changed them since."""
+        for optimizer, state in zip(self._trainer.optimizers, self.optimizers, strict=False):
+            optimizer.load_state_dict(state)
+        with torch.no_grad():
+            for name, tensor in self._trainer.lightning_module.state_dict().items():
+                before = self._weights.get(name)
+                if before is not None and not torch.equal(tensor.detach().cpu(), before):
+                    tensor.copy_(before)
+        self._weights, self.optimizers = {}, ()
+
+
+def starts_by_itself(trainer: pl.Trainer) -> bool:
+    """Whether the user's hooks of a fit's start, which each segment calls, may set something."""
+    hooks = ("on_fit_start", "on_train_start")
+    return any(any(_own_hooks(trainer, name)) for name in hooks)
+
+
+def _own_hooks(trainer: pl.Trainer, name: str) -> tuple[list[Callback], bool]:
+    """The user's callbacks with a hook, and whether the module has it."""
+    libraries = ("lightning", "optuna_deadline_lightning")  # they keep what they need
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    own = [
+        one
+        for one in callbacks
+        if getattr(type(one), name).__module__.partition(".")[0] not in libraries
+    ]
+    return own, is_overridden(name, trainer.lightning_module)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 def begin_again(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    """Set them up; call in ``on_train_start`` of a resumed fit."""
+    """Set them up; call when the hooks of a resumed fit's start have run."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, GradientAccumulationScheduler):
             callback.on_train_epoch_start(trainer, module)

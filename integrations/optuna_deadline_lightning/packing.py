@@ -138,12 +138,17 @@ def put(new: Any, old: Any) -> Any:
         return type(old)(*new)
     if kind is not type(old) or kind is tuple:
         return new
-    if kind in _ROWS.values():
-        old.clear()
-        (old.update if kind is set else old.extend)(new)
-    elif kind in _MAPS.values():
+    if kind is set:
         old.clear()
         old.update(new)
+    elif kind in _ROWS.values():
+        kept = [*map(put, new, old)] if len(new) == len(old) else [*new]
+        old.clear()
+        old.extend(kept)
+    elif kind in _MAPS.values():
+        known = {key: put(one, old[key]) for key, one in new.items() if key in old}
+        old.clear()
+        old.update({**new, **known})
     else:
         return new
     return old

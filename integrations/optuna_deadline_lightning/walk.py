@@ -35,13 +35,19 @@ from optuna_deadline_lightning.packing import Unpackable, address, packed, put, 
 _log = logging.getLogger(__name__)
 
 _LIBRARIES = {
-    "builtins", "lightning", "numpy", "optuna", "optuna_deadline", "optuna_deadline_lightning",
-    "optuna_deadline_torch", "pytorch_lightning", "torch", "torchmetrics",
+    "builtins", "itertools", "lightning", "numpy", "optuna", "optuna_deadline",
+    "optuna_deadline_lightning", "optuna_deadline_torch", "pytorch_lightning", "torch",
+    "torchmetrics",
+}  # fmt: skip
+#: Of a trainer, which training may change.
+_SETTINGS = {
+    "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_val",
+    "limit_train_batches", "limit_val_batches",
 }  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, deque)
 _UPDATES = "_update_count"  # of a metric
 _DEEP, _LONG = 4, 1000  # objects within objects, items of a container
-_MODULE_BYTES, _DATA_BYTES = 2**30, 2**16
+_MODULE_BYTES, _BUFFER_BYTES, _DATA_BYTES = 2**30, 2**20, 2**16
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,12 @@ class PlainState:
         self._first: dict[str, Any] | None = None  # at this segment's first step
         self._built: dict[str, Any] | None = None  # the structure there
 
-    def watch_restoring(self) -> None:
-        """Skip what the user's own hooks restore from the checkpoint."""
+    def watch_restoring(self, restored_weights: Callable[[], None]) -> None:
+        """Skip what the user's own hooks restore from the checkpoint.
+
+        Args:
+            restored_weights: Called when the weights are restored.
+        """
         connector: Any = self._trainer._checkpoint_connector
         restore = connector._restore_modules_and_callbacks
 
@@ -106,6 +116,7 @@ class PlainState:
             before = self._now()
             restore(*args, **kwargs)
             self._restored = _changed(before, self._now())
+            restored_weights()
 
         connector._restore_modules_and_callbacks = restored
 
@@ -228,6 +239,12 @@ class _Walk:
         for name, parameter in module.named_parameters():
             node, trains = parameter.requires_grad, partial(setattr, parameter, "requires_grad")
             self.places[f"{name}.requires_grad"] = Place(node, node, trains)
+        kept = module.state_dict()
+        for name, buffer in module.named_buffers():
+            if name not in kept:
+                self._elsewhere.discard(address(buffer))
+                node = self._packed(buffer, _BUFFER_BYTES)
+                self.places[name] = Place(node, None, partial(_fill, buffer))
         for path, part in module.named_modules():
             if not isinstance(part, Metric):
                 self._attributes(path, part, _OF_MODULES, saves=_saves(module))
@@ -374,7 +391,7 @@ class _Walk:
         elif isinstance(value, torch.Tensor):
             if address(value) not in self._elsewhere and not saves:
                 self.places[key] = Place(plain, value, restore)
-        elif isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        elif isinstance(value, Iterator) and _of_a_library(type(value)):
             shown = repr(value)  # has the state of a count, and only the address of a generator
             moved: Any = object() if " at 0x" in shown else shown
             self.places[key] = Place(Lost(moved), value, restore)
@@ -418,6 +435,11 @@ def _saves(one: Any) -> bool:
     return any(getattr(type(one), hook) is not getattr(base, hook) for hook in hooks)
 
 
+def _fill(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(value)
+
+
 def _sampler(batches: Any) -> Any:
     return getattr(batches, "sampler", None)
 
@@ -443,4 +465,4 @@ def _of_trainers() -> frozenset[str]:
     quiet = dict.fromkeys(
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
     )
-    return frozenset(vars(pl.Trainer(accelerator="cpu", **quiet)))  # type: ignore[arg-type]
+    return frozenset(vars(pl.Trainer(accelerator="cpu", **quiet))) - _SETTINGS  # type: ignore[arg-type]
