@@ -28,9 +28,9 @@ from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import LoaderRequests, TrainingData
+from optuna_deadline_lightning.plain_state import PlainState
 from optuna_deadline_lightning.reporting import ReportSteps, plain
 from optuna_deadline_lightning.scaling import ScaledFit
-from optuna_deadline_lightning.walk import PlainState
 
 _log = logging.getLogger(__name__)
 

@@ -1,17 +1,9 @@
-"""What a training keeps outside Lightning's checkpoints: one walk captures and restores it.
-
-Lightning's checkpoints have parameters, buffers, and what has a ``state_dict``. A list of losses,
-a count, a teacher that is kept in a list, the slow weights of an optimizer, a global variable or
-the set of trained parameters would start again in each segment. So whatever has changed since a
-segment's first step is saved too, if it consists of numbers, texts and tensors. What has changed
-and cannot be saved is named once.
-"""
+"""One walk over all that a training keeps outside Lightning's checkpoints, by name."""
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,19 +12,16 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeightAveraging
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 from torchmetrics import Metric
 
-from optuna_deadline_lightning.packing import Unpackable, address, packed, put, same, unpacked
-
-_log = logging.getLogger(__name__)
+from optuna_deadline_lightning.packing import Unpackable, address, packed, put
 
 _LIBRARIES = {
     "builtins", "itertools", "lightning", "numpy", "optuna", "optuna_deadline",
@@ -86,142 +75,7 @@ class Lost:
     __hash__ = None  # type: ignore[assignment]
 
 
-class PlainState:
-    """The plain values of a trainer's module, data module, callbacks and optimizers.
-
-    Args:
-        trainer: The trainer, whose module is attached.
-        tells: Whether to log something about a topic.
-    """
-
-    def __init__(self, trainer: pl.Trainer, tells: Callable[[str], bool]) -> None:
-        self._trainer = trainer
-        self._should_log = tells
-        self._saved: Mapping[str, Any] = {}
-        self._restored: set[str] = set()  # by the module, the data module or a callback
-        self._checked: set[str] = set()  # changed by the sanity check
-        self._first: dict[str, Any] | None = None  # at this segment's first step
-        self._built: dict[str, Any] | None = None  # the structure there
-
-    def watch_restoring(self, restored_weights: Callable[[], None]) -> None:
-        """Skip what the user's own hooks restore from the checkpoint.
-
-        Args:
-            restored_weights: Called when the weights are restored.
-        """
-        connector: Any = self._trainer._checkpoint_connector
-        restore = connector._restore_modules_and_callbacks
-
-        def restored(*args: Any, **kwargs: Any) -> None:
-            before = self._now()
-            restore(*args, **kwargs)
-            self._restored = _changed(before, self._now())
-            restored_weights()
-
-        connector._restore_modules_and_callbacks = restored
-
-    def begin_check(self) -> None:
-        """Start the sanity check, which only a first segment has."""
-        self._first = self._now()
-
-    def end_check(self) -> None:
-        """End the sanity check; segments without one start with other values."""
-        self._checked = _changed(self._first or {}, self._now())
-        self._first = None
-
-    def changed_structure(self) -> list[str]:
-        """What a resumed segment would not build as it is now: layers, optimizers, schedulers."""
-        if self._built is None:
-            return []
-        now = _structure(self._trainer)
-        names = [*now, *(self._built.keys() - now.keys())]
-        return [name for name in names if now.get(name) != self._built.get(name)]
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Restore :meth:`state`."""
-        self._saved = saved if any(saved.values()) else {}
-
-    def begin(self) -> None:
-        """Put saved values back; call when all hooks of the training's start have run."""
-        walk = _Walk(self._trainer)
-        self._built = _structure(self._trainer)
-        self._first = walk.values()
-        if not self._saved:
-            return
-        trainer, each = self._trainer, self._saved["each"]
-        own = each[trainer.global_rank if len(each) == trainer.world_size else 0] if each else {}
-        for name, node in {**self._saved["all"], **own}.items():
-            if name not in self._restored:
-                walk.restore(name, unpacked(node, trainer.strategy.root_device))
-        self._saved = {}
-
-    def state(self, consensus: Consensus) -> dict[str, Any]:
-        """The changed values, in plain numbers, texts and tensors; every rank calls it.
-
-        Returns:
-            The values that all ranks have alike, and those of each rank.
-        """
-        if self._saved:  # not put back yet
-            return dict(self._saved)
-        now = self._now()
-        first = now if self._first is None else self._first  # none before training has started
-        names = _changed(first, now) | (self._checked & now.keys())
-        lost = {name for name in names if isinstance(now[name], Lost)}
-        parts = consensus.gather({name: now[name] for name in now if name in names - lost})
-        alike = {
-            name: node
-            for name, node in parts[0].items()
-            if all(name in part and same(node, part[name]) for part in parts)
-        }
-        apart = [name for name in parts[0] if name not in alike]
-        self._warn(apart, sorted(lost & first.keys()))
-        each = [{name: part[name] for name in apart if name in part} for part in parts]
-        return {"all": alike, "each": each if apart else []}
-
-    def _now(self) -> dict[str, Any]:
-        return _Walk(self._trainer).values()
-
-    def _warn(self, apart: Sequence[str], lost: Sequence[str]) -> None:
-        if apart and self._should_log("attributes apart"):
-            _log.warning(
-                "Each of the trial's %d slots keeps attributes of the module (%s) for itself: they"
-                " are of its part of the batches, and on another number of slots all go on with"
-                " those of the first one. Use a metric, or self.log(..., on_epoch=True).",
-                self._trainer.world_size,
-                ", ".join(apart),
-            )
-        if lost and self._should_log("attributes lost"):
-            _log.warning(
-                "These values start again each time that the trial comes back: %s. They"
-                " are too large for its checkpoints, or have more in them than numbers, texts"
-                " and tensors. Keep them in on_save_checkpoint and on_load_checkpoint, or in"
-                " buffers.",
-                ", ".join(lost),
-            )
-
-
-def _structure(trainer: pl.Trainer) -> dict[str, Any]:
-    """What a checkpoint's parts must fit, by name, but what Lightning's callbacks build again."""
-    found: dict[str, Any] = {
-        name: getattr(one, "shape", None)
-        for name, one in trainer.lightning_module.state_dict().items()
-    }
-    restored = {type(one) for one in trainer.callbacks}  # type: ignore[attr-defined]
-    for place, optimizer in enumerate(trainer.optimizers):
-        groups = [len(group["params"]) for group in optimizer.param_groups]
-        grows = any(issubclass(one, BaseFinetuning) for one in restored)
-        found[f"optimizer {place}"] = type(optimizer), not grows and groups
-    for place, config in enumerate(trainer.lr_scheduler_configs):
-        if not any(issubclass(one, StochasticWeightAveraging) for one in restored):
-            found[f"scheduler {place}"] = type(config.scheduler)
-    return found
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    return {name for name in now if name not in before or not same(before[name], now[name])}
-
-
-class _Walk:
+class Walk:
     """All values of a training by a name that each has in every segment and rank.
 
     Attributes:
@@ -239,8 +93,9 @@ class _Walk:
         for name, parameter in module.named_parameters():
             node, trains = parameter.requires_grad, partial(setattr, parameter, "requires_grad")
             self.places[f"{name}.requires_grad"] = Place(node, node, trains)
-        kept = module.state_dict()
-        for name, buffer in module.named_buffers():
+        buffers = dict(module.named_buffers())
+        kept = module.state_dict() if buffers else {}
+        for name, buffer in buffers.items():
             if name not in kept:
                 self._elsewhere.discard(address(buffer))
                 node = self._packed(buffer, _BUFFER_BYTES)
@@ -446,9 +301,14 @@ def _sampler(batches: Any) -> Any:
 
 def _slots(one: Any) -> list[str]:
     """The attributes that are not in its ``__dict__``."""
-    declared = [getattr(kind, "__slots__", ()) for kind in type(one).__mro__]
+    return [name for name in _declared(type(one)) if hasattr(one, name)]  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1000)
+def _declared(kind: type) -> tuple[str, ...]:
+    declared = [getattr(base, "__slots__", ()) for base in kind.__mro__]
     names = [name for each in declared for name in ((each,) if isinstance(each, str) else each)]
-    return [name for name in names if name[:2] != "__" and hasattr(one, name)]
+    return tuple(name for name in names if name[:2] != "__")
 
 
 def _of_a_library(kind: type | FunctionType) -> bool:
