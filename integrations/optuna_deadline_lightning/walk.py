@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -170,7 +171,7 @@ class Walk:
                 elif isinstance(one, FunctionType):
                     self._inside(key, one)
                 elif one is not None and id(one) not in self._seen:
-                    if isinstance(one, Sampler) or not _of_a_library(type(one)):
+                    if isinstance(one, Sampler) or not _is_installed(type(one)):
                         self._attributes(key, one)
                     within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
                     parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
@@ -254,7 +255,7 @@ class Walk:
             depth < _DEEP
             and id(value) not in self._seen
             and not isinstance(value, type)
-            and not _of_a_library(type(value))
+            and not (_is_installed if self._data else _of_a_library)(type(value))
             and (hasattr(value, "__dict__") or _slots(value))
         ):
             self._attributes(key, value, depth=depth + 1)
@@ -264,8 +265,8 @@ class Walk:
                 self._inside(key, value)
 
     def _items(self, key: str, value: Any, depth: int) -> None:
-        if len(value) > _LONG or isinstance(value, set):
-            return
+        if len(value) > _LONG or isinstance(value, set) or self._data:
+            return  # samples may be many objects
         for name, one in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
             if hasattr(one, "__dict__"):  # restored in place
                 self._value(f"{key}[{name!r}]", one, lambda _: None, depth + 1)
@@ -313,6 +314,12 @@ def _declared(kind: type) -> tuple[str, ...]:
 
 def _of_a_library(kind: type | FunctionType) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
+
+
+def _is_installed(kind: type) -> bool:
+    """Whether it is no code of the user's, such as a table or an image that is data."""
+    root = sys.modules.get(kind.__module__.partition(".")[0])
+    return _of_a_library(kind) or "-packages" in (getattr(root, "__file__", None) or "")
 
 
 _OF_MODULES = frozenset(vars(pl.LightningModule()))
