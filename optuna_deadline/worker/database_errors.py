@@ -30,7 +30,9 @@ _ADVICE = {
         "let sslmode, sslrootcert, sslcert and sslkey in the URL fit the server, as in "
         "?sslmode=require"
     ),
-    r"(idle|idle-session|statement|lock|transaction)[ _]timeout|query_timeout": (
+    # A late time-out may name a user's request.
+    r"(idle|idle-session|statement|lock|transaction)[ _]timeout|query_timeout"
+    r"|canceling statement due to user request": (
         "a time-out of the server or the pooler ended it; raise it for this account, as in "
         "ALTER ROLE name SET idle_session_timeout = 0"
     ),

@@ -172,6 +172,7 @@ def test_a_server_that_answers_is_not_to_be_started(
         ("FATAL:  terminating connection due to idle-session timeout", "a time-out"),
         ("FATAL:  terminating connection due to idle-in-transaction timeout", "a time-out"),
         ("ERROR:  canceling statement due to lock timeout", "a time-out"),
+        ("ERROR:  canceling statement due to user request", "a time-out"),
         ("FATAL:  client_idle_timeout", "a time-out"),
         ("FATAL:  SSL required", "let sslmode"),
         ('FATAL: no pg_hba.conf entry for host "h", user "u", no encryption', "let sslmode"),
