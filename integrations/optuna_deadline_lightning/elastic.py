@@ -155,7 +155,7 @@ class ElasticFit:
         if self.segment.resume is not None:
             if mid_epoch.starts_by_itself(trainer):
                 self.trained = mid_epoch.Trained(trainer)
-            note = (lambda: None) if self.trained is None else self.trained.note_weights
+            note = None if self.trained is None else self.trained.note_weights
             self.attributes.watch_restoring(note)
         self._measures = MetricWatcher(
             partial(evaluating, trainer), partial(self.controller.should_log, "mean")

@@ -1,4 +1,4 @@
-"""Unused gradients, and hooks of an epoch's start, for a trial that leaves within an epoch.
+"""Unused gradients, and hooks of an epoch's or a fit's start, for a trial that comes back.
 
 With two optimizers one may accumulate while the other steps, and a validation may come before the
 last batch of an accumulation: such gradients are part of the state.
@@ -6,7 +6,8 @@ last batch of an accumulation: such gradients are part of the state.
 Lightning calls no ``on_train_epoch_start`` in a resumed epoch. What two of its own callbacks set
 up there is in no checkpoint: how many batches make a step, and the scheduler of an average. A
 module or a callback of the user may set the epoch of a dataset there, so theirs are called again,
-without changing what a checkpoint has already restored.
+without changing what a checkpoint has already restored. Lightning calls the hooks of a fit's start
+in each segment, as if the trial began there; what they change is put back, too.
 """
 
 from __future__ import annotations

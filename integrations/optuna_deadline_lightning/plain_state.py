@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging
+from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeightAveraging
 from optuna_deadline_torch.consensus import Consensus
 
 from optuna_deadline_lightning.packing import same, unpacked
@@ -40,11 +40,11 @@ class PlainState:
         self._first: dict[str, Any] | None = None  # at this segment's first step
         self._built: dict[str, Any] | None = None  # the structure there
 
-    def watch_restoring(self, restored_weights: Callable[[], None]) -> None:
+    def watch_restoring(self, restored_weights: Callable[[], None] | None) -> None:
         """Skip what the user's own hooks restore from the checkpoint.
 
         Args:
-            restored_weights: Called when the weights are restored.
+            restored_weights: Called when the weights are restored, if given.
         """
         connector: Any = self._trainer._checkpoint_connector
         restore = connector._restore_modules_and_callbacks
@@ -53,7 +53,8 @@ class PlainState:
             before = self._now()
             restore(*args, **kwargs)
             self._restored = _changed(before, self._now())
-            restored_weights()
+            if restored_weights is not None:
+                restored_weights()
 
         connector._restore_modules_and_callbacks = restored
 
@@ -143,14 +144,14 @@ def _structure(trainer: pl.Trainer) -> dict[str, Any]:
         name: getattr(one, "shape", None)
         for name, one in trainer.lightning_module.state_dict().items()
     }
-    restored = {type(one) for one in trainer.callbacks}  # type: ignore[attr-defined]
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    grows = any(isinstance(one, BaseFinetuning) for one in callbacks)
+    averages = any(isinstance(one, StochasticWeightAveraging) for one in callbacks)
     for place, optimizer in enumerate(trainer.optimizers):
         groups = [len(group["params"]) for group in optimizer.param_groups]
-        grows = any(issubclass(one, BaseFinetuning) for one in restored)
         found[f"optimizer {place}"] = type(optimizer), not grows and groups
-    for place, config in enumerate(trainer.lr_scheduler_configs):
-        if not any(issubclass(one, StochasticWeightAveraging) for one in restored):
-            found[f"scheduler {place}"] = type(config.scheduler)
+    for place, config in enumerate([] if averages else trainer.lr_scheduler_configs):
+        found[f"scheduler {place}"] = type(config.scheduler)
     return found
 
 

@@ -167,7 +167,8 @@ class Walk:
             while parts:
                 key, one = parts.pop()
                 if isinstance(one, ElasticBatchSampler):
-                    parts += [(key, one.batches), (f"{key}.sampler", _sampler(one.batches))]
+                    sampler = getattr(one.batches, "sampler", None)
+                    parts += [(key, one.batches), (f"{key}.sampler", sampler)]
                 elif isinstance(one, FunctionType):
                     self._inside(key, one)
                 elif one is not None and id(one) not in self._seen:
@@ -294,10 +295,6 @@ def _saves(one: Any) -> bool:
 def _fill(tensor: torch.Tensor, value: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.copy_(value)
-
-
-def _sampler(batches: Any) -> Any:
-    return getattr(batches, "sampler", None)
 
 
 def _slots(one: Any) -> list[str]:
