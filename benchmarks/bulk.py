@@ -25,7 +25,7 @@ from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.support.postgres import EmbeddedPostgres
-from optuna_deadline.allocation.sql.database.schema import rung
+from optuna_deadline.allocation.database.schema import rung
 from optuna_deadline.pruners._rung_rule import RungRule
 
 PARAMS = ("lr", "dropout", "width")

@@ -29,10 +29,10 @@ import sqlalchemy as sa
 from benchmarks.measuring import StatementCounter, percentiles_ms
 from benchmarks.servers import server_seconds
 from benchmarks.support.postgres import EmbeddedPostgres
+from optuna_deadline.allocation.database import engine as engines
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.notify import NotificationListener
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.allocation.sql.database import engine as engines
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import TTL
 

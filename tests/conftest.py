@@ -34,8 +34,8 @@ gc.set_threshold(100_000, 20, 20)
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
 from benchmarks.support.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
-from optuna_deadline.allocation.sql.database import engine as engines  # noqa: E402
-from optuna_deadline.allocation.sql.database import transaction  # noqa: E402
+from optuna_deadline.allocation.database import engine as engines  # noqa: E402
+from optuna_deadline.allocation.database import transaction  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is
 # judged by the same examples as the last one. `make test` draws few, `make test-all` more, and

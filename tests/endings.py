@@ -10,7 +10,7 @@ import optuna
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.elastic import Result

@@ -71,7 +71,7 @@ def test_layers_import_downwards_only() -> None:
 def test_every_module_of_the_core_imports_without_torch_and_scipy() -> None:
     run = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert "optuna_deadline.allocation.sql.database.engine" in run.stdout
+    assert "optuna_deadline.allocation.database.engine" in run.stdout
     assert "optuna_deadline_lightning" not in run.stdout
 
 

@@ -14,7 +14,7 @@ from growth import instructions
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.engine import connect, disconnect
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.pool_leader import MAX_BATCH, PoolLeader
 from optuna_deadline.policies.registry import make_divider

@@ -17,7 +17,7 @@ from benchmarks.chaos.databases import Database, Postgres
 from benchmarks.chaos.fleet import Fleet, Member
 from benchmarks.chaos.worker import GRACE, TTL
 from benchmarks.support.network import Proxy
-from optuna_deadline.allocation.sql.database.schema import leader, tenant, worker
+from optuna_deadline.allocation.database.schema import leader, tenant, worker
 
 T = TypeVar("T")
 _SHORT = (0.2, 1.5)

@@ -19,7 +19,7 @@ from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.objective import EVERY
 from benchmarks.chaos.usage import in_use_after, read_uses
 from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
-from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.allocation.database.engine import connect
 from optuna_deadline.elastic import agree
 
 #: The studies and the CPU slots of each of their workers, which share a pool: one study starts

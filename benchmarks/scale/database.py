@@ -15,8 +15,8 @@ from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Situation, write_rows
 from benchmarks.servers import server_seconds
 from benchmarks.support.postgres import EmbeddedPostgres
+from optuna_deadline.allocation.database import engine as engines
 from optuna_deadline.allocation.records import Grant, NewReport
-from optuna_deadline.allocation.sql.database import engine as engines
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.pool_leader import PoolLeader
 from optuna_deadline.policies.registry import make_divider

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.memory.state import MemoryPool, MemoryState, MemoryTenant
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import (
@@ -19,7 +20,6 @@ from optuna_deadline.allocation.records import (
     StudyClaim,
     Worker,
 )
-from optuna_deadline.allocation.sql.database import schema
 from optuna_deadline.allocation.store import GRACE, TTL
 
 POOL = "pool"

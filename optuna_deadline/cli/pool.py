@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from optuna_deadline._printable import printable
+from optuna_deadline.allocation.database.engine import autocommit, connect
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.reads import pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL

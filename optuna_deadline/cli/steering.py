@@ -8,8 +8,8 @@ from typing import Annotated
 import optuna
 import typer
 
+from optuna_deadline.allocation.database.engine import autocommit, connect
 from optuna_deadline.allocation.records import PlannedTrial, Worker
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect
 from optuna_deadline.allocation.sql.reads import pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli.app import Storage, Study, command

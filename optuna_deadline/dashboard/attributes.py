@@ -16,8 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline.allocation.sql.database.engine import autocommit
-from optuna_deadline.allocation.sql.database.transaction import begin_bounded
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.transaction import begin_bounded
 from optuna_deadline.allocation.sql.studies import own_id
 
 _system = sa.table(

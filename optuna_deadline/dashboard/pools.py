@@ -11,9 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.records import Event, PlannedTrial, Slot, Tenant
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import event_before, pools
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import Tail

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql.database.engine import autocommit
+from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone

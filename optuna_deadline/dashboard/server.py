@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect, storage_at
+from optuna_deadline.allocation.database.engine import autocommit, connect, storage_at
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, describe_database_error

@@ -14,7 +14,7 @@ from typing import Any
 
 from optuna.study import Study
 
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.checkpoints.storage import library_name, place_of
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.registry import make_divider

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline._threads import PeriodicThread
-from optuna_deadline.allocation.sql.database.notify import NotificationListener
+from optuna_deadline.allocation.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.study.terms import Terms

@@ -19,8 +19,8 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from optuna_deadline._optuna import storage_of
-from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.notify import NotificationListener
+from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.notify import NotificationListener
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import GRACE, TTL
 from optuna_deadline.checkpoints.storage import (

@@ -15,8 +15,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
+from optuna_deadline.allocation.database.engine import autocommit, open_table
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore

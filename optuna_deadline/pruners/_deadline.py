@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once

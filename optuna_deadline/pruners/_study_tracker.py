@@ -19,8 +19,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
+from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.sql import studies as _rung_rows
-from optuna_deadline.allocation.sql.database.engine import autocommit
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import (
     ReportPace,

@@ -11,7 +11,7 @@ from datetime import datetime
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, existing_engine
+from optuna_deadline.allocation.database.engine import autocommit, existing_engine
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve

@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.schema import POLICY_LENGTH, check_length
+from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.allocation.sql import identity, studies
-from optuna_deadline.allocation.sql.database.engine import autocommit
-from optuna_deadline.allocation.sql.database.schema import POLICY_LENGTH, check_length
-from optuna_deadline.allocation.sql.database.transaction import database_now
 from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,
@@ -123,7 +123,7 @@ def fix(
 
     Args:
         engine: The table's engine, see
-            :func:`optuna_deadline.allocation.sql.database.engine.open_table`.
+            :func:`optuna_deadline.allocation.database.engine.open_table`.
         study: The study, which must have one objective.
         deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
         given: What else is asked for.

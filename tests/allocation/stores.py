@@ -7,12 +7,12 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 
+from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.schema import metadata, version
+from optuna_deadline.allocation.database.schema import study as study_table
 from optuna_deadline.allocation.memory.state import MemoryState
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.sql import studies
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect
-from optuna_deadline.allocation.sql.database.schema import metadata, version
-from optuna_deadline.allocation.sql.database.schema import study as study_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.cli import app

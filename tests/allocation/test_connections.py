@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from optuna.storages import RDBStorage
 
-from optuna_deadline.allocation.sql.database.engine import (
+from optuna_deadline.allocation.database.engine import (
     autocommit,
     connect,
     open_table,

@@ -24,15 +24,15 @@ import sqlalchemy as sa
 from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
-from optuna_deadline.allocation.sql.database import transaction
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect
-from optuna_deadline.allocation.sql.database.transaction import (
+from optuna_deadline.allocation.database import transaction
+from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.transaction import (
     FROZEN_SECONDS,
     Transaction,
     Transactions,
     begin_bounded,
 )
+from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
+from optuna_deadline.allocation.database import engine as engines
+from optuna_deadline.allocation.database.notify import NotificationListener, channel
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.database import engine as engines
-from optuna_deadline.allocation.sql.database.notify import NotificationListener, channel
 
 pytestmark = pytest.mark.postgres
 

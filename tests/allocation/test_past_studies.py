@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
-from optuna_deadline.allocation.sql.database.engine import connect
-from optuna_deadline.allocation.sql.database.schema import event, offer, tenant, worker
+from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.schema import event, offer, tenant, worker
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.support.postgres import PostgresServer
+from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect
-from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.live.view import _KINDS

@@ -6,9 +6,9 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.creation import VERSION
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.creation import VERSION
+from optuna_deadline.allocation.database.engine import connect, disconnect
 from optuna_deadline.errors import SchemaMismatch
 
 

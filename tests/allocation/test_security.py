@@ -17,9 +17,9 @@ from sql_world import World
 from typer.testing import CliRunner
 
 from benchmarks.support.postgres import PostgresServer
+from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect
-from optuna_deadline.allocation.sql.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.cli import app

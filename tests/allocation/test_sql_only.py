@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
+from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
+from optuna_deadline.allocation.database.schema import worker
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.database.engine import autocommit, connect, open_table
-from optuna_deadline.allocation.sql.database.schema import worker
-from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.membership import serialize_registrations
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable

@@ -9,8 +9,8 @@ import optuna
 import pytest
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.schema import PREFIX
+from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.study import terms as study_terms
 

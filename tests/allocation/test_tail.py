@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.allocation import tail
+from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.schema import checkpoint, event, report, study
 from optuna_deadline.allocation.records import Assignment, Worker
-from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.schema import checkpoint, event, report, study
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.dashboard.pools import PoolStates

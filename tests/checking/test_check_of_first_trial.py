@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 from optuna_deadline_torch import first_trial
 
 import optuna_deadline
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
-from optuna_deadline.allocation.sql.database.schema import trial
+from optuna_deadline.allocation.database.engine import autocommit, open_table
+from optuna_deadline.allocation.database.schema import trial
 from optuna_deadline.cli import app
 from optuna_deadline.segments import WholeTrial
 

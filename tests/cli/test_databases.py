@@ -13,7 +13,7 @@ from optuna.storages._rdb import models
 from typer.testing import CliRunner
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.sql.database.engine import has_table
+from optuna_deadline.allocation.database.engine import has_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import make_storage
 from optuna_deadline.worker.database_errors import advice_for

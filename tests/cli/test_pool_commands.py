@@ -9,8 +9,8 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Assignment, StudyClaim
-from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
+from optuna_deadline.allocation.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.cli import app
 from optuna_deadline.cli.slurm import SlurmJob, array_of

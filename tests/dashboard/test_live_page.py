@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from scenes import Lab
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.sql.database.engine import connect
+from optuna_deadline.allocation.database.engine import connect
 from optuna_deadline.cli import app as cli
 from optuna_deadline.dashboard import server as page
 from optuna_deadline.dashboard.pools import PoolStates

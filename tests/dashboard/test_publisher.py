@@ -11,8 +11,8 @@ import optuna_dashboard
 import pytest
 from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
-from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing
 from optuna_deadline.dashboard.attributes import OURS, DashboardAttributes

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from clocks import FakeClock
 
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database.engine import open_table
 
 POSTGRES = pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])
 

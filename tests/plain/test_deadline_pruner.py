@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pruned import pruned_study, reported
 
 from optuna_deadline import DeadlineGate, DeadlinePruner
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.errors import (
     DeadlineError,
 )

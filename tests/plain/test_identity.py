@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import autocommit, disconnect, open_table
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.study import terms

@@ -14,8 +14,8 @@ from pruned import pruned_study, reported
 from rich.console import Console
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler, deadline_report
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.text import event_sentence

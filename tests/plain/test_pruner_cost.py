@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from optuna.storages._rdb import models
 from pruned import pruned_study, reported
 
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import open_table
 
 pytestmark = [pytest.mark.slow_names(r"1000"), pytest.mark.nightly_but(r"postgresql")]
 

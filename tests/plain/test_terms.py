@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.engine import connect, disconnect, open_table
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import connect, disconnect, open_table
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
 from optuna_deadline.study import terms
 from optuna_deadline.study.terms import Given

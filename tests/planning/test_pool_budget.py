@@ -8,10 +8,10 @@ from collections.abc import Callable
 import optuna
 import pytest
 
+from optuna_deadline.allocation.database.engine import autocommit, open_table
 from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.sql import studies
-from optuna_deadline.allocation.sql.database.engine import autocommit, open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.allocation.store import AllocationStore
 from optuna_deadline.planning.billing.budget import change_price

@@ -14,7 +14,7 @@ import worker_objective
 from optuna.trial import TrialState
 
 import optuna_deadline
-from optuna_deadline.allocation.sql.database.engine import open_table
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.policies import registry
 

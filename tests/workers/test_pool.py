@@ -16,8 +16,8 @@ from endings import end_within
 from forked import WorkerProcess
 from tables import wait_until
 
-from optuna_deadline.allocation.sql.database.engine import open_table
-from optuna_deadline.allocation.sql.database.schema import leader, worker
+from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.schema import leader, worker
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.elastic import agree
 

@@ -8,8 +8,8 @@ import optuna
 import pytest
 from tables import table_of
 
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import MachineInfo
-from optuna_deadline.allocation.sql.database.engine import open_table
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.study import terms
 from optuna_deadline.worker.devices import Offer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from optuna_deadline.allocation.database.schema import worker as worker_table
 from optuna_deadline.allocation.records import Worker
-from optuna_deadline.allocation.sql.database.schema import worker as worker_table
 from optuna_deadline.rank.processes import WORKER, ended_workers, own_boot
 
 SLEEPS = "import sys; print(flush=True); sys.stdin.read()"

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import StudyClaim, Tenant
-from optuna_deadline.allocation.rules import election_outcome
-from optuna_deadline.allocation.sql.database.notify import notify
-from optuna_deadline.allocation.sql.database.schema import (
+from optuna_deadline.allocation.database.notify import notify
+from optuna_deadline.allocation.database.schema import (
     leader,
     offer,
     slot,
@@ -21,7 +19,9 @@ from optuna_deadline.allocation.sql.database.schema import (
     tenant,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.records import StudyClaim, Tenant
+from optuna_deadline.allocation.rules import election_outcome
 from optuna_deadline.allocation.sql.plans import guard_planner, has_left
 from optuna_deadline.errors import LeaseLost
 

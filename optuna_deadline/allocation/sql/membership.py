@@ -8,9 +8,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.admission import check_admission, choose_devices
-from optuna_deadline.allocation.records import MachineInfo, Slot, Worker
-from optuna_deadline.allocation.rules import host_type_detail
-from optuna_deadline.allocation.sql.database.schema import (
+from optuna_deadline.allocation.database.schema import (
     leader,
     offer,
     pool,
@@ -19,11 +17,13 @@ from optuna_deadline.allocation.sql.database.schema import (
     tenant,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import (
+from optuna_deadline.allocation.database.transaction import (
     Transaction,
     database_now,
     wait_in_line,
 )
+from optuna_deadline.allocation.records import MachineInfo, Slot, Worker
+from optuna_deadline.allocation.rules import host_type_detail
 from optuna_deadline.allocation.sql.roster import (
     living,
     namesakes,

@@ -7,6 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.notify import notify
+from optuna_deadline.allocation.database.schema import pool, study, tenant, trial, worker
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import ALIVE, Assignment
 from optuna_deadline.allocation.rules import (
     duration_detail,
@@ -14,9 +17,6 @@ from optuna_deadline.allocation.rules import (
     placement_detail,
     types_detail,
 )
-from optuna_deadline.allocation.sql.database.notify import notify
-from optuna_deadline.allocation.sql.database.schema import pool, study, tenant, trial, worker
-from optuna_deadline.allocation.sql.database.transaction import Transaction
 from optuna_deadline.allocation.sql.roster import living
 from optuna_deadline.errors import LeaseLost
 

@@ -9,16 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import (
-    ALIVE,
-    CheckpointOrigin,
-    Event,
-    Orders,
-    PlannedTrial,
-    ReportRow,
-    SegmentRow,
-)
-from optuna_deadline.allocation.sql.database.schema import (
+from optuna_deadline.allocation.database.schema import (
     checkpoint,
     columns_of,
     event,
@@ -31,7 +22,16 @@ from optuna_deadline.allocation.sql.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import Transaction, database_now
+from optuna_deadline.allocation.database.transaction import Transaction, database_now
+from optuna_deadline.allocation.records import (
+    ALIVE,
+    CheckpointOrigin,
+    Event,
+    Orders,
+    PlannedTrial,
+    ReportRow,
+    SegmentRow,
+)
 from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import parse_location

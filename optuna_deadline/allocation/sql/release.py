@@ -12,11 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Grant
-from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
-from optuna_deadline.allocation.sql import gangs
-from optuna_deadline.allocation.sql.database.notify import notify
-from optuna_deadline.allocation.sql.database.schema import (
+from optuna_deadline.allocation.database.notify import notify
+from optuna_deadline.allocation.database.schema import (
     offer,
     pool,
     segment,
@@ -25,7 +22,10 @@ from optuna_deadline.allocation.sql.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
+from optuna_deadline.allocation.sql import gangs
 from optuna_deadline.allocation.sql.membership import release_leadership
 from optuna_deadline.allocation.sql.roster import stop_idle_payments
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Roster, Slot, Worker
-from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
-from optuna_deadline.allocation.sql.database.schema import (
+from optuna_deadline.allocation.database.schema import (
     columns_of,
     offer,
     pool,
@@ -21,7 +19,9 @@ from optuna_deadline.allocation.sql.database.schema import (
     study,
     worker,
 )
-from optuna_deadline.allocation.sql.database.transaction import Transaction
+from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.records import Roster, Slot, Worker
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 
 _SLOT = columns_of(slot, Slot)  # all but its offers
 _WORKER = columns_of(worker, Worker)

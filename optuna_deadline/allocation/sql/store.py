@@ -8,6 +8,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.schema import POOL_LENGTH, check_length
+from optuna_deadline.allocation.database.transaction import Transaction, Transactions
 from optuna_deadline.allocation.records import Grant, MachineInfo, NewReport, Orders, Renewal, Slot
 from optuna_deadline.allocation.sql import acquire as acquiring
 from optuna_deadline.allocation.sql import (
@@ -22,8 +24,6 @@ from optuna_deadline.allocation.sql import (
 )
 from optuna_deadline.allocation.sql import release as releasing
 from optuna_deadline.allocation.sql import roster as rosters
-from optuna_deadline.allocation.sql.database.schema import POOL_LENGTH, check_length
-from optuna_deadline.allocation.sql.database.transaction import Transaction, Transactions
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location
@@ -62,7 +62,7 @@ class AllocationTable:
     """The table of one pool for one study, in SQL.
 
     Args:
-        engine: From :func:`optuna_deadline.allocation.sql.database.engine.connect`.
+        engine: From :func:`optuna_deadline.allocation.database.engine.connect`.
         pool: The pool's name; studies that name the same pool share its slots.
         study_id: The study's id in the table.
         ttl: Seconds that a lease lasts without renewal; the pool's first worker sets it.

@@ -18,9 +18,9 @@ from optuna.study import Study
 from sqlalchemy.dialects import postgresql, sqlite
 
 from optuna_deadline._optuna import behind_cache, id_of, storage_of
-from optuna_deadline.allocation.sql.database.engine import table_url
-from optuna_deadline.allocation.sql.database.schema import rung, rung_total, study
-from optuna_deadline.allocation.sql.database.transaction import database_now
+from optuna_deadline.allocation.database.engine import table_url
+from optuna_deadline.allocation.database.schema import rung, rung_total, study
+from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
 
 

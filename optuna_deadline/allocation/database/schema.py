@@ -20,8 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import ALIVE
-from optuna_deadline.allocation.sql.database.checked_columns import (
+from optuna_deadline.allocation.database.checked_columns import (
     JsonColumn,
     OneOf,
     WholeWithin,
@@ -30,6 +29,7 @@ from optuna_deadline.allocation.sql.database.checked_columns import (
     pairs,
     texts,
 )
+from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.errors import DeadlineError
 
 PREFIX = "optuna_deadline_"

@@ -19,7 +19,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage, get_storag
 from sqlalchemy.engine import URL, make_url
 
 from optuna_deadline._optuna import behind_cache, connect_again, storage_of
-from optuna_deadline.allocation.sql.database.creation import create_or_check
+from optuna_deadline.allocation.database.creation import create_or_check
 from optuna_deadline.errors import UnsupportedStorage
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.checked_columns import unknown_content
 from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
-from optuna_deadline.allocation.sql.database import schema
-from optuna_deadline.allocation.sql.database.checked_columns import unknown_content
 
 
 class database_now(FunctionElement[float]):
