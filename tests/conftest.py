@@ -35,7 +35,7 @@ pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
 from benchmarks.support.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
 from optuna_deadline.allocation.database import engine as engines  # noqa: E402
-from optuna_deadline.allocation.database import transaction  # noqa: E402
+from optuna_deadline.allocation.database import limits  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is
 # judged by the same examples as the last one. `make test` draws few, `make test-all` more, and
@@ -105,7 +105,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     On a busy machine a test may stand still between two statements for as long as a worker may be
     frozen. Workers of their own process keep the promise of production.
     """
-    monkeypatch.setattr(transaction, "FROZEN_SECONDS", 10.0)
+    monkeypatch.setattr(limits, "FROZEN_SECONDS", 10.0)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from benchmarks.chaos.checker import Ending, Entry, Segment, Trial
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.transaction import database_now
+from optuna_deadline.allocation.database.limits import database_now
 
 
 def read_entries(engine: sa.Engine) -> list[Entry]:

@@ -21,8 +21,8 @@ from sqlalchemy.engine import URL, make_url
 
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.database.engine import has_table, storage_at
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import report, worker
-from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import winners
 from optuna_deadline.samplers._named import keep_earlier, sampler_of

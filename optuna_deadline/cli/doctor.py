@@ -15,8 +15,8 @@ import sqlalchemy as sa
 import typer
 
 from optuna_deadline.allocation.database.engine import autocommit, connect, create
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import report, study, trial
-from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.checkpoints.storage import check, check_folder, parse_location
 from optuna_deadline.cli.app import GONE, Json, OptionalStorage, command, print_json

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline.allocation.database.engine import autocommit
-from optuna_deadline.allocation.database.transaction import begin_bounded
+from optuna_deadline.allocation.database.limits import begin_bounded
 from optuna_deadline.allocation.sql.studies import own_id
 
 _system = sa.table(

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import POLICY_LENGTH, check_length
-from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.allocation.sql import identity, studies
 from optuna_deadline.errors import (
     DeadlineConflict,

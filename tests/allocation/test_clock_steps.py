@@ -7,7 +7,7 @@ import time
 import pytest
 from sql_world import World
 
-from optuna_deadline.allocation.database.transaction import ClockMonitor
+from optuna_deadline.allocation.database.clock import ClockMonitor
 from optuna_deadline.allocation.sql.store import AllocationTable
 
 pytestmark = pytest.mark.slow_names("postgres")

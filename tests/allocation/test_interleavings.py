@@ -24,16 +24,12 @@ import sqlalchemy as sa
 from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database import transaction
+from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.engine import connect, disconnect
-from optuna_deadline.allocation.database.transaction import (
-    FROZEN_SECONDS,
-    Transaction,
-    Transactions,
-    begin_bounded,
-)
+from optuna_deadline.allocation.database.limits import FROZEN_SECONDS, begin_bounded
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
 from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.sql.transaction import Transaction, Transactions
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.study import terms as study_terms
@@ -384,7 +380,7 @@ def test_a_frozen_client_blocks_nobody_for_long_and_changes_nothing(
     first, second = reversed(acts) if turned else acts
     alone = _serial(make_scene, [second], seconds)
     scene = make_scene(seconds)
-    monkeypatch.setattr(transaction, "FROZEN_SECONDS", FROZEN_SECONDS)  # as outside of tests
+    monkeypatch.setattr(limits, "FROZEN_SECONDS", FROZEN_SECONDS)  # as outside of tests
     other = _second_table(scene.world.table())
     assert isinstance(other._tx, Held)
     with ThreadPoolExecutor(1) as threads:

@@ -15,11 +15,11 @@ from stores import empty, sql_world
 
 from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.database.schema import worker
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.sql.membership import serialize_registrations
 from optuna_deadline.allocation.sql.reads import pools_of
 from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.view import StudyWatcher

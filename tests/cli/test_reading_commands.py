@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.engine import open_table
-from optuna_deadline.allocation.database.transaction import database_now
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.sql.store import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, checksum

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.transaction import begin_bounded
+from optuna_deadline.allocation.database.limits import begin_bounded
 from optuna_deadline.errors import SchemaMismatch
 
 _ADVISORY_LOCK = 0x0D_EAD_11E

@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline._wake_pipe import WakePipe
-from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.sql.transaction import Transaction
 
 _MAX_NOTIFIED = 8  #: the most workers that are notified one by one; beyond it, all workers poll
 

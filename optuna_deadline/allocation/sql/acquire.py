@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import (
     offer,
     segment,
@@ -21,11 +22,11 @@ from optuna_deadline.allocation.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.database.transaction import Transaction, database_now
 from optuna_deadline.allocation.records import GangPart, Grant, Renewal
 from optuna_deadline.allocation.rules import as_planned, placement_detail
 from optuna_deadline.allocation.sql import gangs
 from optuna_deadline.allocation.sql.roster import offered
+from optuna_deadline.allocation.sql.transaction import Transaction
 
 
 def acquire(

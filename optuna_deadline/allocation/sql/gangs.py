@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.notify import notify
 from optuna_deadline.allocation.database.schema import meeting, part, slot, trial, worker
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import GangMembership, GangPart, Grant, Rendezvous
 from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.allocation.sql.writes import guard
 
 

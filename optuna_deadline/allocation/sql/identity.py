@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline._optuna import id_of, storage_of
+from optuna_deadline.allocation.database.limits import begin_bounded, wait_in_line
 from optuna_deadline.allocation.database.schema import study, worker
-from optuna_deadline.allocation.database.transaction import begin_bounded, wait_in_line
 from optuna_deadline.allocation.sql import studies
 from optuna_deadline.errors import DeadlineError, StudyGone
 

@@ -19,10 +19,10 @@ from optuna_deadline.allocation.database.schema import (
     tenant,
     worker,
 )
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import StudyClaim, Tenant
 from optuna_deadline.allocation.rules import election_outcome
 from optuna_deadline.allocation.sql.plans import guard_planner, has_left
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
 
 

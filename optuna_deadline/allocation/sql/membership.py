@@ -8,6 +8,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.admission import check_admission, choose_devices
+from optuna_deadline.allocation.database.limits import database_now, wait_in_line
 from optuna_deadline.allocation.database.schema import (
     leader,
     offer,
@@ -16,11 +17,6 @@ from optuna_deadline.allocation.database.schema import (
     study,
     tenant,
     worker,
-)
-from optuna_deadline.allocation.database.transaction import (
-    Transaction,
-    database_now,
-    wait_in_line,
 )
 from optuna_deadline.allocation.records import MachineInfo, Slot, Worker
 from optuna_deadline.allocation.rules import host_type_detail
@@ -31,6 +27,7 @@ from optuna_deadline.allocation.sql.roster import (
     slots,
     stop_idle_payments,
 )
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.errors import DeadlineError
 
 _REGISTRATION = 0x0D_EAD_115

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.notify import notify
 from optuna_deadline.allocation.database.schema import pool, study, tenant, trial, worker
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import ALIVE, Assignment
 from optuna_deadline.allocation.rules import (
     duration_detail,
@@ -18,6 +17,7 @@ from optuna_deadline.allocation.rules import (
     types_detail,
 )
 from optuna_deadline.allocation.sql.roster import living
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.errors import LeaseLost
 
 #: Lines of a plan in one statement; statements with many lines compile slowly.

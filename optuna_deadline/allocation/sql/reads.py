@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import (
     checkpoint,
     columns_of,
@@ -22,7 +23,6 @@ from optuna_deadline.allocation.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.database.transaction import Transaction, database_now
 from optuna_deadline.allocation.records import (
     ALIVE,
     CheckpointOrigin,
@@ -32,6 +32,7 @@ from optuna_deadline.allocation.records import (
     ReportRow,
     SegmentRow,
 )
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import parse_location

@@ -22,12 +22,12 @@ from optuna_deadline.allocation.database.schema import (
     trial,
     worker,
 )
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.sql import gangs
 from optuna_deadline.allocation.sql.membership import release_leadership
 from optuna_deadline.allocation.sql.roster import stop_idle_payments
+from optuna_deadline.allocation.sql.transaction import Transaction
 
 
 def release(

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.notify import notify
 from optuna_deadline.allocation.database.schema import study, tenant, trial, worker
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.allocation.rules import earlier_end, types_detail
 from optuna_deadline.allocation.sql.membership import serialize_registrations
 from optuna_deadline.allocation.sql.plans import lock_study
 from optuna_deadline.allocation.sql.roster import live_workers
+from optuna_deadline.allocation.sql.transaction import Transaction
 
 
 def hold(tx: Transaction, number: int, held: bool) -> bool:

@@ -19,9 +19,9 @@ from optuna_deadline.allocation.database.schema import (
     study,
     worker,
 )
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Roster, Slot, Worker
 from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
+from optuna_deadline.allocation.sql.transaction import Transaction
 
 _SLOT = columns_of(slot, Slot)  # all but its offers
 _WORKER = columns_of(worker, Worker)

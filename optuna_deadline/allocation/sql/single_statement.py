@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import report, segment, trial
-from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.sql.writes import OF_SEGMENT, OF_TRIAL, lease_lost
 

@@ -9,7 +9,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.schema import POOL_LENGTH, check_length
-from optuna_deadline.allocation.database.transaction import Transaction, Transactions
 from optuna_deadline.allocation.records import Grant, MachineInfo, NewReport, Orders, Renewal, Slot
 from optuna_deadline.allocation.sql import acquire as acquiring
 from optuna_deadline.allocation.sql import (
@@ -24,6 +23,7 @@ from optuna_deadline.allocation.sql import (
 )
 from optuna_deadline.allocation.sql import release as releasing
 from optuna_deadline.allocation.sql import roster as rosters
+from optuna_deadline.allocation.sql.transaction import Transaction, Transactions
 from optuna_deadline.allocation.store import GRACE, KEPT_CHECKPOINTS, TTL, AllocationStore
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location

@@ -19,8 +19,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from optuna_deadline._optuna import behind_cache, id_of, storage_of
 from optuna_deadline.allocation.database.engine import table_url
+from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import rung, rung_total, study
-from optuna_deadline.allocation.database.transaction import database_now
 from optuna_deadline.errors import DeadlineError
 
 

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from optuna_deadline.allocation.database.schema import checkpoint, report, segment, trial
-from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import ALIVE, Grant, NewReport
 from optuna_deadline.allocation.rules import kept_ids, none_if_nan
 from optuna_deadline.allocation.sql.requests import notify_planner
+from optuna_deadline.allocation.sql.transaction import Transaction
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location, parse_location
 from optuna_deadline.errors import LeaseLost

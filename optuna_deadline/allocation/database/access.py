@@ -1,0 +1,209 @@
+"""Opens transactions on a database: PostgreSQL or a SQLite file, by SQLAlchemy's engine.
+
+SQLAlchemy connects, keeps the pool of connections and names the driver's errors; statements run on
+the driver itself. To build them as expressions takes ten to thirty times as long as SQLite needs
+to run them.
+
+Connections are in autocommit, and a transaction begins by a statement. On PostgreSQL, a statement
+that is its own transaction is sent together with its limits, in one message, so no client can
+freeze inside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline.allocation.database import limits
+from optuna_deadline.allocation.database.checked_columns import unknown_content
+from optuna_deadline.allocation.database.clock import ClockMonitor
+from optuna_deadline.allocation.database.text import translated
+from optuna_deadline.allocation.database.transaction import Params, Place, Transaction
+
+#: For who takes part in a queue: it waits for all others before it.
+REGISTRATION = 0x0D_EAD_115
+_TIME = "SELECT CAST(NOW AS DOUBLE PRECISION)"
+
+
+class Database:
+    """A database of the table.
+
+    Args:
+        engine: From :func:`~optuna_deadline.allocation.database.engine.connect`.
+
+    Attributes:
+        engine: The engine.
+        postgresql: Whether it is PostgreSQL, else SQLite.
+        one_host: Whether it serves workers of one host only.
+        clock: Watches the database's clock.
+        seen: Called with each statement and its parameters, for tests.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self.postgresql = engine.dialect.name == "postgresql"
+        self.one_host = not self.postgresql
+        self.clock = ClockMonitor()
+        self.seen: Callable[[str, Params], None] | None = None
+
+    @contextmanager
+    def begin(self, place: Place, name: str, queue: int | None = None) -> Iterator[Transaction]:
+        """Begin, yield, commit; roll back on any error.
+
+        Args:
+            place: The pool and the study.
+            name: Of the transition; ``NAME.commit`` and ``NAME.committed`` are its crash points.
+            queue: A queue in which to wait for all others first. SQLite needs none, since one
+                client writes at a time.
+        """
+        with self._connection() as connection:
+            try:
+                sent = time.monotonic()
+                now = self._begin(connection)
+                if place.given is not None:
+                    now = place.given()
+                else:
+                    self.clock.record_reading(now, sent, time.monotonic())
+                if queue is not None and self.postgresql:
+                    now = self._wait_in_line(connection, queue, place)
+                tx = Transaction(connection.execute, place, now, self.postgresql)
+                yield tx
+                tx.write_events()
+                crashpoint(f"{name}.commit")
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.roll_back()
+                raise
+        crashpoint(f"{name}.committed")
+
+    @contextmanager
+    def each_alone(self, place: Place, name: str = "") -> Iterator[Transaction]:
+        """Statements of which each is its own transaction; a query locks nothing, even on SQLite.
+
+        Args:
+            place: The pool and the study.
+            name: As for :meth:`begin`, if the one statement writes.
+        """
+        with self._connection() as connection:
+            execute = self._limited(connection) if self.postgresql else connection.execute
+            crashpoint(f"{name}.commit")
+            now = 0.0 if place.given is None else place.given()
+            yield Transaction(execute, place, now, self.postgresql)
+        crashpoint(f"{name}.committed")
+
+    def now(self) -> float:
+        """The database's time."""
+        with self._connection() as connection:
+            sent = time.monotonic()
+            found = connection.execute(translated(_TIME, self.postgresql, False), {}).fetchall()
+            now = float(found[0][0])
+            self.clock.record_reading(now, sent, time.monotonic())
+            return now
+
+    @contextmanager
+    def _connection(self) -> Iterator[_Connection]:
+        pooled = self.engine.raw_connection()
+        connection = _Connection(self.engine, pooled, self.seen)
+        try:
+            connection.take()
+            yield connection
+        except Exception:
+            raise
+        except BaseException as error:  # in the middle of anything
+            connection.drop(error)
+            raise
+        finally:
+            connection.give_back()
+
+    def _begin(self, connection: _Connection) -> float:
+        if not self.postgresql:
+            connection.execute("BEGIN IMMEDIATE")
+            return float(connection.execute(translated(_TIME, False, False)).fetchone()[0])
+        bounds = limits.of_transaction(self.engine.dialect)
+        begin = translated(f"BEGIN ISOLATION LEVEL READ COMMITTED; {_TIME}, {bounds}", True, False)
+        return float(connection.execute(begin).fetchone()[0])
+
+    def _wait_in_line(self, connection: _Connection, queue: int, place: Place) -> float:
+        """Wait in a queue; writes after that have the time at which the wait ended."""
+        connection.execute(f"SELECT {limits.of_queue(self.engine.dialect)}")
+        connection.execute(f"SELECT pg_advisory_xact_lock({queue})")
+        if place.given is not None:
+            return place.given()
+        return float(connection.execute(translated(_TIME, True, False)).fetchone()[0])
+
+    def _limited(self, connection: _Connection) -> Callable[[str, Params], Any]:
+        bounds = f"SELECT {limits.of_statement()}; "
+        return lambda sql, params: connection.execute(bounds + sql, params)
+
+
+class _Connection:
+    """A connection of the engine's pool in autocommit, whose errors are SQLAlchemy's."""
+
+    def __init__(
+        self, engine: sa.Engine, pooled: Any, seen: Callable[[str, Params], None] | None
+    ) -> None:
+        self._dialect, self._pooled, self._seen = engine.dialect, pooled, seen
+        self._hidden = engine.hide_parameters
+        self._driver: Any = pooled.dbapi_connection
+        self._many = engine.dialect.driver == "psycopg"  # its cursor shows the first result
+        self._cursor: Any = None
+
+    def take(self) -> None:
+        """Set autocommit; SQLite's driver is in it from the start."""
+        if self._dialect.name == "postgresql":
+            self._driver.autocommit = True
+        self._cursor = self._open()
+
+    def _open(self) -> Any:
+        if not self._many:
+            return self._driver.cursor()
+        from psycopg import ClientCursor  # as psycopg2: several statements in one message
+
+        return ClientCursor(self._driver)
+
+    def execute(self, sql: str, params: Params | None = None) -> Any:
+        """Run a statement; returns the cursor with its result."""
+        if self._seen is not None:
+            self._seen(sql, params or {})
+        try:
+            self._cursor.execute(sql, params or {})
+            while self._many and self._cursor.nextset():
+                pass
+        except OverflowError:  # of SQLite's driver
+            raise unknown_content("a number of more than 64 bits") from None
+        except self._dialect.loaded_dbapi.Error as error:
+            gone = self._dialect.is_disconnect(error, self._driver, self._cursor)
+            if gone:
+                self.drop(error)
+            raise sa.exc.DBAPIError.instance(
+                sql, params, error, self._dialect.loaded_dbapi.Error,
+                hide_parameters=self._hidden, connection_invalidated=gone, dialect=self._dialect,
+            ) from error  # fmt: skip
+        return self._cursor
+
+    def roll_back(self) -> None:
+        """Undo what the transaction has changed; a connection that fails here is closed."""
+        try:
+            self._cursor.execute("ROLLBACK")
+        except Exception as error:
+            self.drop(error)
+
+    def drop(self, error: BaseException) -> None:
+        """Close the connection, and leave its place in the pool to a new one."""
+        if self._pooled.is_valid:
+            self._pooled.invalidate(error if isinstance(error, Exception) else None)
+
+    def give_back(self) -> None:
+        """Return the connection to the pool as it was."""
+        if self._pooled.is_valid and self._dialect.name == "postgresql":
+            try:
+                self._driver.autocommit = False
+            except self._dialect.loaded_dbapi.Error as error:
+                self.drop(error)
+        with suppress(self._dialect.loaded_dbapi.Error):
+            self._pooled.close()

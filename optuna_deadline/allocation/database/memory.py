@@ -1,0 +1,154 @@
+"""The same database in memory, for simulations and tests: SQLite, with the time given."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.creation import create_or_check
+from optuna_deadline.allocation.database.transaction import Params, Place, Transaction
+
+_ANSWERS = 10_000
+
+
+class MemoryDatabase(Database):
+    """A database that only this process sees, with one connection for all threads.
+
+    Its workers may name any host. A transition takes some ten microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(
+            ":memory:", isolation_level=None, cached_statements=256, check_same_thread=False
+        )
+        _empty().backup(self.connection)
+        self.connection.execute("PRAGMA foreign_keys=ON")
+        engine = sa.create_engine(
+            "sqlite://", creator=lambda: self.connection, poolclass=sa.pool.StaticPool
+        )
+        super().__init__(engine)
+        self.one_host = False
+        self._cursor = self.connection.cursor()
+        self._lock = threading.RLock()
+        self._answers = _Answers()
+
+    @contextmanager
+    def begin(self, place: Place, name: str, queue: int | None = None) -> Iterator[Transaction]:
+        """Begin, yield, commit; roll back on any error."""
+        with self._lock:
+            self._cursor.execute("BEGIN")
+            try:
+                tx = self._transaction(place)
+                yield tx
+                tx.write_events()
+                self._cursor.execute("COMMIT")
+            except BaseException:
+                self._cursor.execute("ROLLBACK")
+                self._answers.forget()
+                raise
+
+    @contextmanager
+    def each_alone(self, place: Place, name: str = "") -> Iterator[Transaction]:
+        """Statements of which each is its own transaction."""
+        with self._lock:
+            yield self._transaction(place)
+
+    def _transaction(self, place: Place) -> Transaction:
+        if place.given is None:
+            raise ValueError("A table in memory needs the time: give it now=.")
+        return _Remembering(self._cursor.execute, place, place.given(), self._answers)
+
+    def forget(self) -> None:
+        """Forget the answers, once another connection has changed rows."""
+        self._answers.forget()
+
+
+@cache
+def _empty() -> sqlite3.Connection:
+    """A database with empty tables: to copy it takes a fraction of the time of creating them."""
+    made = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    create_or_check(
+        sa.create_engine("sqlite://", creator=lambda: made, poolclass=sa.pool.StaticPool)
+    )
+    return made
+
+
+class _Answers:
+    """The rows of queries, until a table that they read changes."""
+
+    def __init__(self) -> None:
+        self.changes: Counter[str] = Counter()
+        self._known: dict[Any, tuple[list[int], list[Any]]] = {}
+
+    def get(self, key: Any, tables: tuple[str, ...]) -> list[Any] | None:
+        found = self._known.get(key)
+        if found is None or found[0] != [self.changes[name] for name in tables]:
+            return None
+        return found[1]
+
+    def put(self, key: Any, tables: tuple[str, ...], rows: list[Any]) -> None:
+        if len(self._known) >= _ANSWERS:
+            self._known.clear()
+        self._known[key] = [self.changes[name] for name in tables], rows
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+class _Remembering(Transaction):
+    """A transaction that repeats known answers: planners ask the same again and again."""
+
+    def __init__(self, execute: Any, place: Place, now: float, answers: _Answers) -> None:
+        super().__init__(execute, place, now, postgresql=False)
+        self._answers = answers
+
+    def _execute(self, text: str, params: Params) -> Any:
+        for table in _changed(text):
+            self._answers.changes[table] += 1
+        return super()._execute(text, params)
+
+    def rows(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query, or of a change that returns some."""
+        if not (tables := _read(text)):
+            return super().rows(text, **params)
+        key = (text, self.pool, self.study, *params.values())
+        found = self._answers.get(key, tables)
+        if found is None:
+            found = super().rows(text, **params)
+            self._answers.put(key, tables, found)
+        return found
+
+
+@cache
+def _read(text: str) -> tuple[str, ...]:
+    """The tables of a query; none if its answer depends on the time, or if it changes rows."""
+    if not text.startswith("SELECT") or re.search(r"\bNOW\b|:now\b", text):
+        return ()
+    return tuple(sorted(set(re.findall(r"@(\w+)", text))))
+
+
+@cache
+def _changed(text: str) -> tuple[str, ...]:
+    """The tables whose rows a statement changes, with those that follow their deletion."""
+    found = re.match(r"(UPDATE|INSERT INTO|DELETE FROM) @(\w+)", text)
+    if found is None:
+        return ()
+    names = [found[2]]
+    for name in names if found[1] == "DELETE FROM" else ():
+        names += [
+            table.name.removeprefix(schema.PREFIX)
+            for table in schema.metadata.sorted_tables
+            for key in table.foreign_keys
+            if key.column.table.name == schema.PREFIX + name
+        ]
+    return tuple(names)
