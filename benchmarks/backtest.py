@@ -147,7 +147,8 @@ class Case:
         world = simulation.world
         simulation.run_until(instant)
         world.deadline += change.seconds
-        world.table.state.studies[world.table.study_id].deadline = world.deadline
+        with world.table.writing() as tx:
+            tx.run("UPDATE @study SET deadline = :end WHERE study_id = :study", end=world.deadline)
         if change.slots:
             policy = _policy(world.workload)
             SimulatedWorker(world, "more", 0, policy, slots=change.slots).start()

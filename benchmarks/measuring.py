@@ -22,6 +22,8 @@ from typing import Any
 import optuna
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.access import listening
+
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
@@ -39,7 +41,8 @@ class StatementCounter:
         """Count until the ``with`` block ends."""
         sa.event.listen(sa.Engine, "before_cursor_execute", self._executed)
         try:
-            yield self
+            with listening(self._executed):
+                yield self
         finally:
             sa.event.remove(sa.Engine, "before_cursor_execute", self._executed)
 

@@ -33,8 +33,7 @@ from optuna_deadline.allocation.database import engine as engines
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.notify import NotificationListener
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.store import TTL
+from optuna_deadline.allocation.table import TTL, AllocationTable
 
 POLL, RENEW = 1.0, TTL / 6  # seconds
 GANG, SLOTS = 2, 4  # slots of a trial, and of a worker
@@ -174,7 +173,7 @@ def measure(
     names = prepare(url, workers)
     table = AllocationTable(engines.connect(url), POOL, STUDY)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["optuna_deadline.allocation.sql.store"])
+    context.set_forkserver_preload(["optuna_deadline.allocation.table"])
     results: Queue[list[Found]] = context.Queue()
     done = context.Event()
     processes = [
@@ -232,7 +231,7 @@ def measure(
         take(0.1)
     for process in processes:
         process.kill()
-    engines.disconnect(table._tx.engine)
+    engines.disconnect(table.database.engine)
     server.drop_database(database)
     return {
         "listen": listen,
@@ -275,7 +274,7 @@ def _draw(chance: random.Random, places: dict[int, str]) -> tuple[int, str]:
 def _connections(table: AllocationTable) -> int:
     """The number of connections of the database."""
     count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-    with table._tx.engine.connect() as connection:
+    with table.database.engine.connect() as connection:
         return int(connection.execute(count).scalar_one())
 
 

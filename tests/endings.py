@@ -11,14 +11,14 @@ from tables import table_of
 
 import optuna_deadline
 from optuna_deadline.allocation.database.engine import autocommit
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.studies import bring_forward
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result
+from optuna_deadline.study.rows import bring_forward
 
 
 def end_within(table: AllocationTable, seconds: float) -> bool:
     """Let a study end so many seconds from now; False if it ends before that anyway."""
-    with autocommit(table._tx.engine) as connection:
+    with autocommit(table.database.engine) as connection:
         return bring_forward(connection, table.study_id, table.now() + seconds)
 
 

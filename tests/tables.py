@@ -9,7 +9,7 @@ import optuna
 import psutil
 
 from optuna_deadline.allocation.database.engine import open_table
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 
 
 def table_of(study: optuna.Study, pool: str | None = None) -> AllocationTable:

@@ -15,7 +15,7 @@ from optuna_deadline_demo.digits import Digits, Net
 from tables import table_of, wait_until
 
 from optuna_deadline.allocation.records import SegmentRow
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.postgres]
 KEYS = {

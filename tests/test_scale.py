@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from growth import instructions
 
 from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
 from benchmarks.support.postgres import PostgresServer
+from optuna_deadline.allocation.database.access import listening
 from optuna_deadline.allocation.database.engine import connect, disconnect
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool_leader import MAX_BATCH, PoolLeader
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
@@ -45,18 +44,15 @@ def _read(server: PostgresServer, size: Size) -> tuple[int, int]:
     write_rows(made, engine)
     rows: list[int] = []
 
-    def note(c: Any, cursor: Any, *rest: Any) -> None:
-        rows.append(max(0, cursor.rowcount))
-
     me, table = made.planner_of(1), AllocationTable(engine, POOL, 1)
     policy = policy_choice.make("hypersched", {"max_resource": STEPS})
     planner = make_planner(table, policy, me, 80, lambda: 0.0)
     planner.tick()
-    sa.event.listen(engine, "after_cursor_execute", note)
-    planner.tick()
-    table.register("newcomer", "another host", 1, ["gpu:0"], 0)
-    table.orders(me)
-    table.renew(me, [])
+    with listening(lambda _, __, cursor: rows.append(max(0, cursor.rowcount))):
+        planner.tick()
+        table.register("newcomer", "another host", 1, ["gpu:0"], 0)
+        table.orders(me)
+        table.renew(me, [])
     disconnect(engine)
     server.drop_database(name)
     return len(rows), sum(rows)
@@ -67,24 +63,25 @@ def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: Postg
     """Six hundred slots change hands; no commit holds more than its portion of them."""
     size = Size(120, studies=2, served=2)
     name, made = f"od_scale_{uuid.uuid4().hex[:8]}", build(size)
-    for slot in made.state.slots.values():
-        made.state.slots[slot.id] = replace(
-            slot, lent_to=1, holder=None, lease=None, study_id=None, number=None
+    with made.tables[1].writing() as tx:
+        tx.run(
+            "UPDATE @slot SET lent_to = CASE WHEN id = 1 THEN 2 ELSE 1 END, holder = NULL, "
+            "lease = NULL, study_id = NULL, number = NULL"
         )
-    made.state.slots[1] = replace(made.state.slots[1], lent_to=2)
     engine = connect(postgres.create_database(name))
     write_rows(made, engine)
     table = AllocationTable(engine, POOL, 1)
     commits = [0]
 
-    def note(c: Any, cursor: Any, statement: str, *rest: Any) -> None:
+    def note(statement: str, _: Any, cursor: Any) -> None:
         if "INSERT INTO" in statement and "event" in statement:
             commits[-1] += max(0, cursor.rowcount)
+        if statement == "COMMIT":
+            commits.append(0)
 
-    sa.event.listen(engine, "after_cursor_execute", note)
-    sa.event.listen(engine, "commit", lambda connection: commits.append(0))
     leader = PoolLeader(table, make_divider("even"), made.planner_of(1))
-    assert leader.tick() and not leader.tick()
+    with listening(note):
+        assert leader.tick() and not leader.tick()
     lent = Counter(slot.lent_to for slot in table.slots())
     events = len(table.pool_events(kinds=["lend"]))
     disconnect(engine)

@@ -132,7 +132,7 @@ def _train(
 ) -> list[SegmentRow]:
     """Train a number of trials in turns; return their segments."""
     from optuna_deadline.allocation.database.engine import open_table
-    from optuna_deadline.allocation.sql.store import AllocationTable
+    from optuna_deadline.allocation.table import AllocationTable
 
     folder.mkdir(parents=True)
     study = optuna.create_study(storage=f"sqlite:///{folder}/study.db", direction="minimize")

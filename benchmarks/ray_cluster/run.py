@@ -20,7 +20,7 @@ from benchmarks.stretches import OBJECTIVE, following, read_stretches
 from benchmarks.stretches.objective import LOGS
 from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database.engine import open_table
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result, agree
 
 GPUS = 2  #: simulated GPUs of each node

@@ -18,7 +18,7 @@ import optuna_deadline
 from benchmarks.rescale import training
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 
 _PARTS = ("save and leave", "hand over", "fork", "set up and restore", "first step")

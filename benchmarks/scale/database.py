@@ -17,7 +17,7 @@ from benchmarks.servers import server_seconds
 from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database import engine as engines
 from optuna_deadline.allocation.records import Grant, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool_leader import PoolLeader
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
@@ -71,9 +71,7 @@ class Database:
         """Every operation by name."""
         table, me = self._table, self._me
         lines = [line for line in self._found.running(self._study) if line.owner == me]
-        held = [
-            (slot.id, slot.fence) for slot in self._found.state.slots.values() if slot.holder == me
-        ]
+        held = self._found.held(me)
         grants = [
             Grant(line.number, line.trial_id, line.fence, (pair,), ("gpu",))
             for line, pair in zip(lines, held, strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.scale.database import Cost
 from benchmarks.scale.situation import Size
-from optuna_deadline.allocation.store import TTL
+from optuna_deadline.allocation.table import TTL
 
 POLL, STAND, RENEW = 1.0, TTL / 6, TTL / 6  # seconds between polls, candidacies, renewals
 REPORT, SAVE, MOVE = 60.0, 60.0, 600.0  # seconds of a running trial between them; assumptions

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.planner import draw
 from benchmarks.scale.situation import STEPS, Situation
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.placement.slot_assignment import assign_shares
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
@@ -48,7 +48,7 @@ class Timed:
 
 
 def make_planner(
-    table: AllocationStore, policy: Policy, me: str, trials: int, clock: Callable[[], float]
+    table: AllocationTable, policy: Policy, me: str, trials: int, clock: Callable[[], float]
 ) -> Planner:
     """A study's planner with a table of a number of trials."""
     return Planner(
@@ -71,7 +71,7 @@ def time_planners(found: Situation, policy: str, studies: int) -> dict[str, Any]
     first, idle, news, thought = [], [], [], []
     for study in list(found.tables)[:studies]:
         timed = Timed(policy_choice.make(policy, {"max_resource": STEPS}))
-        count = len(found.state.studies[study].trials)
+        count = len(found.tables[study].trials())
         me = found.planner_of(study)
         planner = make_planner(found.tables[study], timed, me, count, lambda: found.now)
         with cpu() as took:

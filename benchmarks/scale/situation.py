@@ -10,17 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.memory.state import MemoryPool, MemoryState, MemoryTenant
-from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.records import (
-    PlannedTrial,
-    ReportRow,
-    SegmentRow,
-    Slot,
-    StudyClaim,
-    Worker,
-)
-from optuna_deadline.allocation.store import GRACE, TTL
+from optuna_deadline.allocation.database.memory import MemoryDatabase
+from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.records import PlannedTrial
+from optuna_deadline.allocation.table import GRACE, TTL
+from optuna_deadline.allocation.table.memory import MemoryTable
 
 POOL = "pool"
 STEPS, STEP_SECONDS = 81, 60.0
@@ -83,13 +77,13 @@ class Situation:
     Attributes:
         size: The size of the pool.
         now: The time.
-        state: The rows.
+        database: The rows.
         tables: The table of each study.
     """
 
     size: Size
     now: float
-    state: MemoryState = field(default_factory=MemoryState)
+    database: MemoryDatabase = field(default_factory=MemoryDatabase)
     tables: dict[int, MemoryTable] = field(default_factory=dict)
 
     def planner_of(self, study: int) -> str:
@@ -101,173 +95,149 @@ class Situation:
         first = (study - 1) * self.size.share // self.size.slots
         return [(first + k) % self.size.hosts for k in range(self.size.breadth)]
 
-    def running(self, study: int) -> Iterator[PlannedTrial]:
+    def running(self, study: int) -> list[PlannedTrial]:
         """The trials of a study that hold slots."""
-        return (row for row in self.state.studies[study].trials.values() if row.owner is not None)
+        return [row for row in self.tables[study].trials() if row.owner is not None]
+
+    def held(self, me: str) -> list[tuple[int, int]]:
+        """The slots that a worker holds, with their fences, in the order of their trials."""
+        with self.tables[1].writing() as tx:
+            held = "SELECT id, fence FROM @slot WHERE holder = :me ORDER BY number"
+            return [(slot, fence) for slot, fence in tx.rows(held, me=me)]
 
     def report_once(self, study: int) -> int:
         """Let each running trial of a study report its next step; return their number."""
-        rows, reported = self.state.studies[study], 0
-        chance = random.Random(f"{study} {len(rows.reports)}")
-        steps = dict.fromkeys(rows.trials, 0)
-        for number, step in rows.steps:
-            steps[number] = max(steps[number], step)
-        for line in list(self.running(study)):
-            step = steps[line.number] + 1
-            rows.steps.add((line.number, step))
-            trained = step * STEP_SECONDS
-            rows.reports.append(
-                ReportRow(
-                    len(rows.reports) + 1, line.number, step, chance.random(), line.slots, trained,
-                    self.now,
-                )
-            )  # fmt: skip
-            reported += 1
-        return reported
+        chance = random.Random(f"{study} {self.now}")
+        running = self.running(study)
+        with self.tables[study].writing() as tx:
+            steps = dict(tx.rows(
+                "SELECT number, max(step) FROM @report WHERE study_id = :study GROUP BY number"
+            ))  # fmt: skip
+            tx.insert("report", [
+                _report(study, n, steps.get(n, 0) + 1, chance.random(), self.now)
+                for n in [line.number for line in running]
+            ])  # fmt: skip
+        return len(running)
 
 
 def build(size: Size) -> Situation:
     """A pool that has run for hours: studies have fair shares, half of their trials train."""
     found = Situation(size, 4.0 * STEPS * STEP_SECONDS)
-    state, now = found.state, found.now
-    state.pools[POOL] = MemoryPool(TTL, GRACE)
+    now, database = found.now, found.database
     for study in range(1, size.studies + 1):
         found.tables[study] = MemoryTable(
-            POOL, study, now=lambda: found.now, deadline=2 * now, state=state
+            POOL, study, now=lambda: found.now, deadline=2 * now, database=database
         )
-        said = StudyClaim(
-            2 * size.share, size.breadth * size.slots, size.share * now, size.share * now
-        )
-        state.tenants[POOL, study] = MemoryTenant(
-            1.0, 0.0, now, claim=said, served=size.share * now, entitled=size.share * now
-        )
-        for host in found.hosts_of(study):
-            me = worker_id(study, host)
-            state.workers[me] = Worker(me, POOL, study, f"host{host}", host, "live", now + 1e6)
-    for host in range(size.hosts):
-        for nth in range(size.slots):
-            slot = host * size.slots + nth + 1
-            study = min(size.studies, 1 + (slot - 1) // size.share)
-            state.slots[slot] = Slot(
-                slot, f"host{host}", f"gpu:{nth}", POOL, study, 0, None, None, None, None
-            )
-    offered: dict[int, list[str]] = {slot: [] for slot in state.slots}
-    for worker in state.workers.values():
-        for nth in range(size.slots):
-            offered[worker.pid * size.slots + nth + 1].append(worker.id)
-    for slot, workers in offered.items():
-        state.offer(slot, workers)
-    for study in range(1, size.studies + 1):
-        _fill(found, study)
+    with found.tables[1].writing() as tx:
+        tx.insert("pool", [{"name": POOL, "epoch": 0, "ttl": TTL, "grace": GRACE}])
+        tx.insert("leader", [{"pool": POOL, "term": 0, "expires": 0.0}])
+        tx.insert("slot", _slots(size))
+        for study in found.tables:
+            tx.insert("tenant", [{
+                "pool": POOL, "study_id": study, "weight": 1.0, "joined": 0.0, "term": 0,
+                "expires": 0.0, "live": 2 * size.share, "most": size.breadth * size.slots,
+                "done": size.share * now, "remaining": size.share * now,
+                "served": size.share * now, "entitled": size.share * now, "counted": now,
+            }])  # fmt: skip
+            hosts = found.hosts_of(study)
+            tx.insert("worker", [
+                {"id": worker_id(study, host), "pool": POOL, "study_id": study,
+                 "host": f"host{host}", "pid": host, "state": "live", "registered": 0.0,
+                 "lease": now + 1e6}
+                for host in hosts
+            ])  # fmt: skip
+            tx.insert("offer", [
+                {"worker": worker_id(study, host), "slot_id": host * size.slots + nth + 1}
+                for host in hosts for nth in range(size.slots)
+            ])  # fmt: skip
+            _fill(tx, found, study)
     return found
 
 
-def _fill(found: Situation, study: int) -> None:
+def _slots(size: Size) -> Iterator[dict[str, Any]]:
+    for slot in range(1, size.capacity + 1):
+        host, nth = divmod(slot - 1, size.slots)
+        study = min(size.studies, 1 + (slot - 1) // size.share)
+        yield {"id": slot, "host": f"host{host}", "device": f"gpu:{nth}", "pool": POOL,
+               "fence": 0, "lent_to": study}  # fmt: skip
+
+
+def _fill(tx: Transaction, found: Situation, study: int) -> None:
     """A study's trials: as under halving, most have trained a little and few have trained long."""
-    rows, size, chance = found.state.studies[study], found.size, random.Random(study)
+    size, chance = found.size, random.Random(study)
     first = (study - 1) * size.share + 1
     for number in range(2 * size.share):
         running = number < size.share
-        slot = found.state.slots[first + number] if running else None
-        owner = None if slot is None else worker_id(study, int(slot.host.removeprefix("host")))
-        rows.put(
-            PlannedTrial(
-                number, study * 1_000_000 + number, "running" if running else "paused", 1, owner,
-                "run" if running else "pause", owner, int(running), "", 0.0, STEPS, None, False, 0,
-            )
-        )  # fmt: skip
+        slot, owner = first + number, None
+        if running:
+            owner = worker_id(study, (slot - 1) // size.slots)
+            tx.run(
+                "UPDATE @slot SET holder = :owner, study_id = :id, number = :number, fence = 1, "
+                "lease = :lease WHERE id = :slot",
+                owner=owner, id=study, number=number, lease=found.now + 1e6, slot=slot,
+            )  # fmt: skip
+        tx.insert("trial", [{
+            "study_id": study, "number": number, "trial_id": study * 1_000_000 + number,
+            "state": "running" if running else "paused", "fence": 1, "owner": owner,
+            "desired_mode": "run" if running else "pause", "desired_worker": owner,
+            "desired_slots": int(running), "reason": "", "desired_since": 0.0, "horizon": STEPS,
+            "told": False, "failures": 0,
+        }])  # fmt: skip
         steps = min(STEPS - 2, max(1, int(chance.paretovariate(0.8))))
         top, trained = chance.random(), steps * STEP_SECONDS
         granted = found.now - trained
-        row = SegmentRow(
-            number, 1, 1, granted, None if running else found.now - 1000.0,
-            None if running else "pause", 5.0, None if running else 1.0, 0.0, float(steps),
-            trained,
-        )  # fmt: skip
-        if running:
-            rows.running[number, 1] = row
-        else:
-            rows.end(row)
-        for step in range(1, steps + 1):
-            value = top * (1 - 0.9**step) + chance.gauss(0, 0.005)
-            rows.steps.add((number, step))
-            rows.reports.append(
-                ReportRow(
-                    len(rows.reports) + 1, number, step, value, 1, step * STEP_SECONDS,
-                    granted + step * STEP_SECONDS,
-                )
-            )  # fmt: skip
-        if slot is not None:
-            found.state.slots[slot.id] = Slot(
-                slot.id, slot.host, slot.device, POOL, study, 1, owner, study, number,
-                found.now + 1e6,
-            )  # fmt: skip
+        tx.insert("segment", [{
+            "study_id": study, "number": number, "fence": 1, "worker": "w", "slots": 1,
+            "granted": granted, "ended": None if running else found.now - 1000.0,
+            "outcome": None if running else "pause", "startup": 5.0,
+            "stop": None if running else 1.0, "position_from": 0.0, "position_to": float(steps),
+            "trained": trained,
+        }])  # fmt: skip
+        tx.insert("report", [
+            _report(
+                study, number, step, top * (1 - 0.9**step) + chance.gauss(0, 0.005),
+                granted + step * STEP_SECONDS,
+            )
+            for step in range(1, steps + 1)
+        ])  # fmt: skip
+
+
+def _report(study: int, number: int, step: int, value: float, at: float) -> dict[str, Any]:
+    return {"study_id": study, "number": number, "step": step, "value": value, "fence": 1,
+            "slots": 1, "trained": step * STEP_SECONDS, "at": at}  # fmt: skip
+
+
+#: Columns with instants, which another database's clock moves.
+_INSTANTS = {
+    "started", "deadline", "joined", "counted", "registered", "lease", "desired_since", "granted",
+    "ended", "at",
+}  # fmt: skip
 
 
 def write_rows(found: Situation, engine: sa.Engine) -> None:
-    """Write the same rows to a database, with leases of weeks."""
-    state = found.state
+    """Write the same rows to PostgreSQL, with leases of weeks."""
     with engine.connect() as connection:
         clock = "SELECT extract(epoch FROM clock_timestamp())"
         shift = float(connection.exec_driver_sql(clock).scalar_one()) - found.now
-    with engine.begin() as connection:
-
-        def fill(table: sa.Table, rows: list[dict[str, Any]]) -> None:
+    with found.database.engine.connect() as source, engine.begin() as target:
+        for table in schema.metadata.sorted_tables:
+            rows = [
+                {name: _moved(name, value, shift) for name, value in row.items()}
+                for row in source.execute(sa.select(table)).mappings()
+                if table is not schema.version
+            ]
+            if table is schema.pool:
+                rows = [{**row, "ttl": 2e6} for row in rows]
             for at in range(0, len(rows), 10_000):
-                connection.execute(sa.insert(table), rows[at : at + 10_000])
-
-        fill(schema.pool, [{"name": POOL, "epoch": 0, "ttl": 2e6, "grace": GRACE}])
-        fill(schema.leader, [{"pool": POOL, "holder": None, "term": 0, "expires": 0.0}])
-        fill(schema.study, [
-            {"study_id": key, "name": row.name, "direction": "maximize",
-             "started": row.started + shift, "deadline": row.deadline + shift,
-             "policy": "hypersched", "parameters": {}}
-            for key, row in state.studies.items()
-        ])  # fmt: skip
-        fill(schema.tenant, [
-            {"pool": POOL, "study_id": study, "weight": row.weight, "joined": shift, "term": 0,
-             "expires": 0.0, "live": row.claim.live, "most": row.claim.most,
-             "done": row.claim.done, "remaining": row.claim.remaining, "served": row.served,
-             "entitled": row.entitled, "counted": row.counted + shift}
-            for (_, study), row in state.tenants.items() if row.claim is not None
-        ])  # fmt: skip
-        fill(schema.worker, [
-            {"id": row.id, "pool": POOL, "study_id": row.study_id, "host": row.host,
-             "pid": row.pid, "state": "live", "registered": shift, "lease": row.lease + shift}
-            for row in state.workers.values()
-        ])  # fmt: skip
-        fill(schema.slot, [
-            {"id": row.id, "host": row.host, "device": row.device, "pool": POOL,
-             "fence": row.fence, "holder": row.holder, "study_id": row.study_id,
-             "number": row.number, "lent_to": row.lent_to,
-             "lease": None if row.lease is None else row.lease + shift}
-            for row in state.slots.values()
-        ])  # fmt: skip
-        numbers = f"pg_get_serial_sequence('{schema.slot.name}', 'id'), {len(state.slots)}"
-        connection.exec_driver_sql(f"SELECT setval({numbers})")
-        fill(schema.offer, [
-            {"worker": worker, "slot_id": slot}
-            for slot, workers in state.offers.items() for worker in workers
-        ])  # fmt: skip
-        for study, rows in state.studies.items():
-            fill(schema.trial, [
-                {"study_id": study, "number": row.number, "trial_id": row.trial_id,
-                 "state": row.state, "fence": row.fence, "owner": row.owner,
-                 "desired_mode": row.mode, "desired_worker": row.worker,
-                 "desired_slots": row.slots, "reason": row.reason, "desired_since": shift,
-                 "horizon": row.horizon, "told": False, "failures": 0}
-                for row in rows.trials.values()
-            ])  # fmt: skip
-            fill(schema.segment, [
-                {"study_id": study, "worker": "w", **row._asdict(), "workers": None,
-                 "granted": row.granted + shift,
-                 "ended": None if row.ended is None else row.ended + shift}
-                for row in [*rows.running.values(), *rows.ended]
-            ])  # fmt: skip
-            fill(schema.report, [
-                {"study_id": study, "number": row.number, "step": row.step, "value": row.value,
-                 "fence": 1, "slots": 1, "trained": row.trained, "at": row.at + shift}
-                for row in rows.reports
-            ])  # fmt: skip
+                target.execute(sa.insert(table), rows[at : at + 10_000])
+        for table in (schema.slot, schema.report):
+            last = f"(SELECT max(id) FROM {table.name})"
+            target.exec_driver_sql(
+                f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), {last})"
+            )
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM ANALYZE")
+
+
+def _moved(name: str, value: Any, shift: float) -> Any:
+    return value + shift if name in _INSTANTS and value is not None else value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
 
 
@@ -59,7 +59,7 @@ def check_some(nodes: Sequence[Node], cpus: int | None, may_grow: bool) -> None:
     raise DeadlineError(f"No node of this Ray cluster has {cpus} CPUs; pass a smaller cpus=.")
 
 
-def wanted_slots(table: AllocationStore, ceiling: int) -> int:
+def wanted_slots(table: AllocationTable, ceiling: int) -> int:
     """The slots that the study's plan would use if it could have up to ``ceiling``.
 
     With a budget, these are the slots that its policy buys, otherwise those it could use. At least

@@ -115,6 +115,7 @@ class Tenant:
     claim: StudyClaim | None  #: None before its first claim
     served: float  #: slot-seconds lent to it since it joined
     entitled: float  #: slot-seconds of its fair share since it joined
+    direction: str = "minimize"  #: of its values
 
 
 @dataclass(frozen=True)

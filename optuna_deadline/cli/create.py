@@ -11,7 +11,7 @@ import optuna
 import typer
 
 from optuna_deadline.allocation.database.engine import connect, open_table
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import (
     Deadline,
     Earlier,

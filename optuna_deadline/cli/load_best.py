@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import write_atomically
 from optuna_deadline.checkpoints.storage import Location, fetch, loading_code, name_of
 from optuna_deadline.cli.app import Json, Storage, Study, command, print_json

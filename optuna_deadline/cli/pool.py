@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from optuna_deadline._printable import printable
-from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.engine import connect
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
-from optuna_deadline.allocation.sql.reads import pools
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.store import GRACE, TTL
+from optuna_deadline.allocation.table import GRACE, TTL, AllocationTable
+from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.cli.app import Json, Storage, app, command_of, print_json
 from optuna_deadline.cli.databases import check_made, make_storage
 from optuna_deadline.errors import DeadlineError
@@ -72,8 +71,7 @@ def show(
     """Show the studies, weights, shares, slots and workers of the pools in a database."""
     check_made(storage)
     engine = connect(storage)
-    with autocommit(engine) as connection:
-        names = pools(connection)
+    names = pools(engine)
     if pool is not None and pool not in names:
         known = ", ".join(names) or "none yet"
         raise DeadlineError(f"There is no pool {pool!r} (there are: {printable(known)}).")

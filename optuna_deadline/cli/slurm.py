@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from optuna_deadline.allocation.database.engine import open_table
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import (
     AcrossHosts,
     CheckpointPlace,

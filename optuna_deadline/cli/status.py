@@ -18,7 +18,7 @@ from optuna_deadline._optuna import id_of, storage_of
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.records import Event, PlannedTrial
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, Study, command, console, print_json
 from optuna_deadline.cli.databases import load_study, measure, serving_storage

@@ -8,10 +8,10 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.engine import connect
 from optuna_deadline.allocation.records import PlannedTrial, Worker
-from optuna_deadline.allocation.sql.reads import pools
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.errors import DeadlineError, at_most
@@ -94,8 +94,7 @@ def drain(
     """Empty a host: its trials save and resume elsewhere, its workers exit."""
     check_made(storage)
     engine = connect(storage)
-    with autocommit(engine) as connection:
-        tables = [AllocationTable(engine, name, _NO_STUDY) for name in pools(connection)]
+    tables = [AllocationTable(engine, name, _NO_STUDY) for name in pools(engine)]
     live = [worker for table in tables for worker in table.workers()]
     going_on = {
         row.study_id

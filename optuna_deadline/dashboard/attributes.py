@@ -18,7 +18,7 @@ from optuna.study import Study
 
 from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.database.limits import begin_bounded
-from optuna_deadline.allocation.sql.studies import own_id
+from optuna_deadline.study.rows import own_id
 
 _system = sa.table(
     "study_system_attributes", sa.column("study_id"), sa.column("key"), sa.column("value_json")

@@ -11,11 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.records import Event, PlannedTrial, Slot, Tenant
-from optuna_deadline.allocation.sql.reads import event_before, pools
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.history.records import SlotInterval, slot_intervals
 from optuna_deadline.history.text import event_sentence
@@ -55,8 +53,7 @@ class PoolStates:
             return self._said
 
     def _refresh(self) -> dict[str, Any]:
-        with autocommit(self._engine) as connection:
-            names = pools(connection)
+        names = pools(self._engine)
         for name in names:
             if name not in self._known:
                 self._known[name] = _Pool(AllocationTable(self._engine, name, _NO_STUDY))
@@ -92,9 +89,7 @@ class _Pool:
                 past[hold.slot].append(hold)
         live = table.workers()
         drained = {worker.host for worker in live if worker.drained is not None}
-        planned_rows = {
-            tenant.study_id: self._read_study(tenant.study_id, now) for tenant in tenants
-        }
+        planned_rows = {tenant.study_id: self._read_study(tenant, now) for tenant in tenants}
         trials = [
             self._trial(now, tenant, planned, held[tenant.study_id, planned.number])
             for tenant in tenants
@@ -132,8 +127,7 @@ class _Pool:
     def _read_events(self, now: float) -> list[Event]:
         table = self._table
         if self._new is None:
-            with table._tx.reading() as tx:
-                self._new = Tail(table.pool_events, start=event_before(tx, _BACK))
+            self._new = Tail(table.pool_events, start=table.event_before(_BACK))
         new = self._new.read(now)
         self._events.update((event.id, event) for event in new if event.kind != "checkpoint")
         found = [self._events[row_id] for row_id in sorted(self._events)]
@@ -149,16 +143,11 @@ class _Pool:
         self._events = {event.id: event for event in kept}
         return kept
 
-    def _read_study(self, study_id: int, now: float) -> list[PlannedTrial]:
-        if study_id not in self._studies:
-            engine = self._table._tx.engine
-            asked = sa.select(schema.study.c.direction).where(schema.study.c.study_id == study_id)
-            with autocommit(engine) as connection:
-                direction = connection.scalar(asked) or "minimize"
-            self._studies[study_id] = _Study(
-                AllocationTable(engine, self._table.pool, study_id), direction
-            )
-        return self._studies[study_id].refresh(now)
+    def _read_study(self, tenant: Tenant, now: float) -> list[PlannedTrial]:
+        if tenant.study_id not in self._studies:
+            table = AllocationTable(self._table.database, self._table.pool, tenant.study_id)
+            self._studies[tenant.study_id] = _Study(table, tenant.direction)
+        return self._studies[tenant.study_id].refresh(now)
 
     def _study(
         self, now: float, tenant: Tenant, slots: list[Slot], planned_rows: list[PlannedTrial]

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.database.engine import autocommit
-from optuna_deadline.allocation.sql.reads import pools_of
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
@@ -75,10 +73,8 @@ class StudyCollector:
         for terms, settled in study_terms.read_all(self._engine):
             wanted = terms.name in self._names if self._names else not settled
             if wanted and terms.study_id not in self._readers:
-                with autocommit(self._engine) as connection:
-                    pools = pools_of(connection, terms.study_id)
-                pool = pools[0] if pools else terms.name
-                table = AllocationTable(self._engine, pool, terms.study_id)
+                table = AllocationTable(self._engine, terms.name, terms.study_id)
+                table.follow_study()
                 self._readers[terms.study_id] = HistoryReader(table, terms)
         return list(self._histories())
 

@@ -20,7 +20,7 @@ from optuna.study import Study
 
 from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.allocation.records import SegmentRow
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.dashboard.attributes import DashboardAttributes
 from optuna_deadline.dashboard.notes import columns, study_note, trial_note
 from optuna_deadline.history.forecast import Forecast, forecast
@@ -164,7 +164,7 @@ class Publisher:
 def make_publisher(
     engine: sa.Engine,
     study: Study,
-    table: AllocationStore,
+    table: AllocationTable,
     terms: Terms,
     rules: Callable[[], bool],
 ) -> Publisher | None:

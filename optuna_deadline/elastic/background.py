@@ -14,7 +14,7 @@ from optuna.study import Study
 
 from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.allocation.database.notify import NotificationListener
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.worker.agent import Agent

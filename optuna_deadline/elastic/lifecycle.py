@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import SlotTaken
 from optuna_deadline.rank.processes import ended_workers
 from optuna_deadline.worker.agent import Agent
@@ -26,7 +26,7 @@ _JOIN_SECONDS = 20.0  # seconds for which a worker tries to join
 _SLOT_RETRY_SECONDS = 1.0  # seconds between two tries to get slots that are held
 
 
-def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
+def join(agent: Agent, table: AllocationTable, wait: float = 0.0) -> None:
     """Join the pool; retry if the database restarts or aborts the transaction.
 
     Slots of killed workers of this host are released first.
@@ -57,7 +57,7 @@ def join(agent: Agent, table: AllocationStore, wait: float = 0.0) -> None:
                 table.reap()  # there may be no other worker that does it
 
 
-def _reap_killed_workers(table: AllocationStore) -> None:
+def _reap_killed_workers(table: AllocationTable) -> None:
     """Release the slots of killed workers of this host before their leases end."""
     began, workers = time.monotonic(), table.on_host(host_name())
     gone, lingering = ended_workers(workers)

@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.study import Study
 
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import verified
 from optuna_deadline.checkpoints.storage import Location, loading_code
 from optuna_deadline.planning.billing.ledger import BillingLedger

@@ -21,8 +21,7 @@ from optuna.study import Study
 from optuna_deadline._optuna import storage_of
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.database.notify import NotificationListener
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.store import GRACE, TTL
+from optuna_deadline.allocation.table import GRACE, TTL, AllocationTable
 from optuna_deadline.checkpoints.storage import (
     library_name,
     place_of,

@@ -15,11 +15,9 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
-from optuna_deadline.allocation.database.engine import autocommit, open_table
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
-from optuna_deadline.allocation.sql.reads import pools_of
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import step_before_all
@@ -163,7 +161,7 @@ class HistoryReader:
         terms: The study's terms.
     """
 
-    def __init__(self, table: AllocationStore, terms: Terms) -> None:
+    def __init__(self, table: AllocationTable, terms: Terms) -> None:
         self._table = table
         self._terms = terms
         self._events: dict[int, Event] = {}
@@ -241,7 +239,6 @@ def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, T
             f"The study {study.study_name!r} has no deadline, so there is nothing to show; "
             f"{study_terms.fixing(study)}."
         )
-    with autocommit(engine) as connection:
-        pools = pools_of(connection, found.study_id)
-    pool = pools[0] if pools else study.study_name
-    return AllocationTable(engine, pool, found.study_id), found
+    opened = AllocationTable(engine, study.study_name, found.study_id)
+    opened.follow_study()
+    return opened, found

@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.records import Event, PlannedTrial, SegmentRow, Slot
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.history.text import format_count, request_sentence
 from optuna_deadline.planning.billing.ledger import BillingLedger
@@ -137,7 +137,7 @@ class StudyWatcher:
         terms: The study's terms.
     """
 
-    def __init__(self, table: AllocationStore, terms: Terms) -> None:
+    def __init__(self, table: AllocationTable, terms: Terms) -> None:
         self._table = table
         self._terms = terms
         self._events = Tail(lambda after: table.events(after, _KINDS))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from optuna_deadline.allocation.records import Orders, StudyClaim
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
@@ -63,7 +63,7 @@ class Planner:
     def __init__(
         self,
         trials: Trials,
-        table: AllocationStore,
+        table: AllocationTable,
         policy: Policy,
         *,
         direction: str,

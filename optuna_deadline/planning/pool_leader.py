@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.placement.slot_assignment import assign_shares
 from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, StudyView, fair_shares
@@ -61,7 +61,7 @@ class PoolLeader:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         divider: Divider,
         worker_id: str,
         clock: Callable[[], float] = time.monotonic,
@@ -115,7 +115,7 @@ class PoolLeader:
         return bool(lent)
 
 
-def read_pool(table: AllocationStore) -> PoolReading:
+def read_pool(table: AllocationTable) -> PoolReading:
     """Read the pool: the studies of live workers, and the slots that these offer."""
     now = table.now()
     served_by = {worker.id: worker.study_id for worker in table.workers()}

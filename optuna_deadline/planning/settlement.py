@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.checkpoints.sharing import is_reachable, reaches
 from optuna_deadline.checkpoints.storage import Location, StoreAway
@@ -43,7 +43,7 @@ class Winner:
 
 
 def find_winner(
-    table: AllocationStore,
+    table: AllocationTable,
     direction: str,
     is_intact: Callable[[Checkpoint], bool] = intact,
     excluded: Collection[int] = (),
@@ -110,7 +110,7 @@ class CheckpointAvailability:
     """
 
     def __init__(
-        self, table: AllocationStore, host: str, is_intact: Callable[[Checkpoint], bool] = intact
+        self, table: AllocationTable, host: str, is_intact: Callable[[Checkpoint], bool] = intact
     ) -> None:
         self._table = table
         self._host = host
@@ -144,7 +144,7 @@ def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool
         return True
 
 
-def best_saved(table: AllocationStore, direction: str, number: int) -> float | None:
+def best_saved(table: AllocationTable, direction: str, number: int) -> float | None:
     """The best saved value of one trial, damaged checkpoints included; None if it has none."""
     values = [
         checkpoint.value
@@ -169,7 +169,7 @@ class BestModel:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         direction: str,
         is_intact: Callable[[Checkpoint], bool],
         reports: Callable[[], BestReports] | None = None,
@@ -232,7 +232,7 @@ class BestModel:
         return score(one, self._direction) > score(other, self._direction)
 
 
-def superfluous(table: AllocationStore, best: Winner | None) -> list[Location]:
+def superfluous(table: AllocationTable, best: Winner | None) -> list[Location]:
     """Checkpoints to delete once the study is over: all but the best model's.
 
     Keeps all of them if no checkpoint of the best model can be read.
@@ -262,7 +262,7 @@ class EndReporter:
     def __init__(
         self,
         trials: Trials,
-        table: AllocationStore,
+        table: AllocationTable,
         best_model: BestModel,
         clock: Callable[[], float],
     ) -> None:

@@ -10,7 +10,7 @@ from itertools import combinations
 from operator import attrgetter
 
 from optuna_deadline.allocation.records import ALIVE, PlannedTrial, ReportRow, SegmentRow, Worker
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
@@ -123,7 +123,7 @@ class SnapshotReader:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         direction: str,
         started: float,
         max_slots: int | None = None,

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline._optuna import CELL, ENQUEUED, id_of_trial, storage_of
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.feasibility import known_feasibility
 from optuna_deadline.planning.optuna_storage import (
@@ -211,7 +211,7 @@ class TrialOpener:
         worker_id: The worker of the planner.
     """
 
-    def __init__(self, trials: Trials, table: AllocationStore, worker_id: str) -> None:
+    def __init__(self, trials: Trials, table: AllocationTable, worker_id: str) -> None:
         self._trials = trials
         self._table = table
         self._worker_id = worker_id

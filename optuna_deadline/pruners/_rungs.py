@@ -9,9 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.sql import studies
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 from optuna_deadline.pruners._rung_rule import RungRule
+from optuna_deadline.study import rows as studies
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.scores import score
 

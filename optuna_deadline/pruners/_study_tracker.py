@@ -20,7 +20,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.database.engine import autocommit
-from optuna_deadline.allocation.sql import studies as _rung_rows
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
@@ -34,6 +33,7 @@ from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._optuna_rules import optuna_rule
 from optuna_deadline.pruners._rungs import KnownRungs
+from optuna_deadline.study import rows as _rung_rows
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import format_duration
 

@@ -11,9 +11,8 @@ from datetime import datetime
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation.database.engine import autocommit, existing_engine
-from optuna_deadline.allocation.sql.reads import pools_of
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.database.engine import existing_engine
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.reporting import prospects, step_before_all
 from optuna_deadline.history.series import measure
@@ -59,13 +58,8 @@ class TableLook:
         terms = None if engine is None else study_terms.read(engine, study)
         if engine is None or terms is None:
             return Situation(math.inf, None, by_dates(trials, datetime.now()))
-        with autocommit(engine) as connection:
-            pools = pools_of(connection, terms.study_id)
-        if pools:
-            rows = AllocationTable(engine, pools[0], terms.study_id).segments()
-            seconds = measure(rows).seconds
-        else:
-            seconds = by_dates(trials, datetime.now())
+        rows = AllocationTable(engine, terms.name, terms.study_id).segments()
+        seconds = measure(rows).seconds if rows else by_dates(trials, datetime.now())
         return Situation(
             terms.deadline - terms.read, terms.parameters.get("max_resource"), seconds
         )

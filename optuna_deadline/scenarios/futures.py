@@ -8,9 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from optuna_deadline.allocation.memory.state import MemoryStudy
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import PlannedTrial
+from optuna_deadline.allocation.rules import none_if_nan
+from optuna_deadline.allocation.table.memory import MemoryTable
+from optuna_deadline.allocation.table.reads import TRIALS
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.futures import Future, draw_places
@@ -101,10 +103,10 @@ def make_world(
     names = {worker: f"machine{place}" for place, worker in enumerate(offers)}
     types = types_of(history.money_events)
     world.host_types.update((names[w], types[w]) for w in offers if w in types)
-    study = table.state.studies[table.study_id]
-    _write_trials(present, world, study, {worker: f"{name}/0" for worker, name in names.items()})
+    with table.writing() as tx:
+        _write_trials(present, world, tx, {worker: f"{name}/0" for worker, name in names.items()})
     if history.budget is not None:
-        _fund(present, world, study, history.budget, change.money)
+        _fund(present, world, history.budget, change.money)
     for worker, size in offers.items():
         SimulatedWorker(world, names[worker], 0, policy, slots=size).start()
     return world
@@ -124,26 +126,27 @@ def _cluster(present: InitialState, seconds: float, looks: int) -> Cluster:
 
 
 def _write_trials(
-    present: InitialState, world: World, study: MemoryStudy, workers: Mapping[str, str]
+    present: InitialState, world: World, tx: Transaction, workers: Mapping[str, str]
 ) -> None:
     history = present.history
     began = history.started
     for planned in history.trials:
-        study.put(_standing(planned, began, workers))
+        standing = _standing(planned, began, workers)
+        tx.insert("trial", [TRIALS.stored(standing) | {"study_id": tx.study}])
         if planned.owner in workers:
             world.warm.add(planned.number)
-        _save(present, world, study, planned)
+        _save(present, world, tx, planned)
     ended = [row if row.ended is not None else row._replace(ended=history.now)
              for row in history.segments]  # fmt: skip
     for row in sorted(ended, key=lambda row: row.ended or 0.0):
-        study.end(row._replace(granted=row.granted - began, ended=(row.ended or 0.0) - began))
-    for place, report in enumerate(history.reports, 1):
-        step = report.step + present.shift
-        study.steps.add((report.number, step))
-        value = score(report.value, history.direction)
-        study.reports.append(
-            report._replace(id=place, step=step, value=value, at=report.at - began)
-        )
+        row = row._replace(granted=row.granted - began, ended=(row.ended or 0.0) - began)
+        tx.insert("segment", [row._asdict() | {"study_id": tx.study, "worker": ""}])
+    for report in history.reports:
+        tx.insert("report", [{
+            "study_id": tx.study, "number": report.number, "step": report.step + present.shift,
+            "value": none_if_nan(score(report.value, history.direction)), "fence": 0,
+            "slots": report.slots, "trained": report.trained, "at": report.at - began,
+        }])  # fmt: skip
 
 
 def _standing(planned: PlannedTrial, began: float, workers: Mapping[str, str]) -> PlannedTrial:
@@ -163,21 +166,19 @@ def _standing(planned: PlannedTrial, began: float, workers: Mapping[str, str]) -
     return planned
 
 
-def _save(present: InitialState, world: World, study: MemoryStudy, planned: PlannedTrial) -> None:
+def _save(present: InitialState, world: World, tx: Transaction, planned: PlannedTrial) -> None:
     """Save its training so far, and its best model."""
     curve, position = present.curves.get(planned.number), present.position(planned)
     if position <= 0:
         return
-    path, state = world.disk.write(position), world.table.state
     best = None if curve is None else curve.best[-1]
+    path = world.disk.write(position)
     saved = Checkpoint(planned.number, planned.fence, int(position), best, path, 1, "simulated")
-    state.checkpoint_ids += 1
-    study.checkpoints[planned.number] = [(state.checkpoint_ids, saved)]
+    row = saved._asdict() | {"path": str(path), "study_id": tx.study, "at": tx.now}
+    tx.insert("checkpoint", [row])
 
 
-def _fund(
-    present: InitialState, world: World, study: MemoryStudy, budget: Budget, more: float
-) -> None:
+def _fund(present: InitialState, world: World, budget: Budget, more: float) -> None:
     history = present.history
     bill = invoice_of(history.money_events, tariff_of(budget, history.started), history.now)
     money = bill.money(history.now, {}, 0)
@@ -191,11 +192,12 @@ def _fund(
         sum(types.values()),
         world.budget_account.lasts_until(present.now, types, world.deadline),
     )
-    study.pool_slots, study.funds_end = slots, end
-    what = (("slots", slots), ("before", 0), ("until", end), ("types", types))
-    table = world.table
-    said = (table.pool, table.study_id, present.now, "pool", None, None, None, 1, None, what)
-    table.state.events.append(said)
+    with world.table.writing() as tx:
+        tx.run(
+            "UPDATE @study SET pool_slots = :slots, funds_end = :end WHERE study_id = :study",
+            slots=slots, end=end,
+        )  # fmt: skip
+        tx.event("pool", term=1, slots=slots, before=0, until=end, types=types)
 
 
 #: New configurations of a draw; a policy that opens more gets them again.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from optuna_deadline.allocation.records import Grant
-from optuna_deadline.allocation.store import GRACE, TTL
+from optuna_deadline.allocation.table import GRACE, TTL
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.planning.billing.invoice import Invoice
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.planning.billing.budget import BudgetAccount

@@ -160,10 +160,10 @@ class SimulatedWorker:
         for worker in self._world.workers.values():
             worker.catch_up_elections()
         self._world.write_all_progress()
-        written = len(self._world.table.state.events)
+        written = self._world.table.database.written
         if planner.tick():
             self._poll_timer.restart(now)
-        if len(self._world.table.state.events) > written:
+        if self._world.table.database.written > written:
             self._wake_workers()
         self._request_nodes()
         self._plan_timer.skip_until(self._idle_until())

@@ -17,7 +17,6 @@ from optuna.study import Study
 from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import POLICY_LENGTH, check_length
-from optuna_deadline.allocation.sql import identity, studies
 from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,
@@ -27,7 +26,8 @@ from optuna_deadline.errors import (
     spelled,
 )
 from optuna_deadline.planning.optuna_storage import open_again
-from optuna_deadline.study import policy_choice
+from optuna_deadline.study import identity, policy_choice
+from optuna_deadline.study import rows as studies
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.deadlines import (
     Deadline,

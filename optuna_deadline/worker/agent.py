@@ -14,7 +14,7 @@ from optuna.study import Study
 
 from optuna_deadline._threads import BackgroundQueue, PeriodicThread
 from optuna_deadline.allocation.records import ALIVE, MachineInfo, Orders, PlannedTrial
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.restore import (
     CheckpointFetcher,
     CheckpointFolders,
@@ -79,7 +79,7 @@ class Agent:
     def __init__(
         self,
         study: Study,
-        table: AllocationStore,
+        table: AllocationTable,
         source: ObjectiveSource,
         offer: Offer,
         folder: Location,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from optuna_deadline.allocation.records import GangMembership, PlannedTrial, Rendezvous
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.rank.rendezvous import RankServer
 from optuna_deadline.worker.devices import free_port
@@ -25,7 +25,7 @@ class GangLeader:
     """
 
     def __init__(
-        self, table: AllocationStore, worker_id: str, rank_server: RankServer | None
+        self, table: AllocationTable, worker_id: str, rank_server: RankServer | None
     ) -> None:
         self._table = table
         self._worker_id = worker_id

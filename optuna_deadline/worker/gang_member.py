@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from optuna_deadline.allocation.records import GangMembership, Grant, NewReport, Orders
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher
 from optuna_deadline.rank.channel import Channel
@@ -44,7 +44,7 @@ class GangMember:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         worker_id: str,
         event_loop: EventLoop,
         fetcher: CheckpointFetcher,
@@ -258,7 +258,7 @@ class CrossHostGangs:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         worker_id: str,
         event_loop: EventLoop,
         fetcher: CheckpointFetcher,

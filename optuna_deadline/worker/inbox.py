@@ -14,7 +14,7 @@ from optuna.trial import Trial
 
 from optuna_deadline._optuna import id_of_trial, storage_of
 from optuna_deadline.allocation.records import NewReport
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location, name_of, parse_location
 from optuna_deadline.directives import Directive, Kind
@@ -48,7 +48,7 @@ class TrialInbox:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         worker_id: str,
         gang: Gang,
         trial: Trial,

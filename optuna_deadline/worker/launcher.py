@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher, CheckpointSweeper
 from optuna_deadline.worker.event_loop import EventLoop
@@ -40,7 +40,7 @@ class SegmentLauncher:
     def __init__(
         self,
         sampler: TrialSampler,
-        table: AllocationStore,
+        table: AllocationTable,
         worker_id: str,
         event_loop: EventLoop,
         settings: Callable[[], RankSettings],

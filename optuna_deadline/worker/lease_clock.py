@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection
 
 from optuna_deadline.allocation.records import Renewal
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.worker.database_errors import advice_for, describe_database_error
 from optuna_deadline.worker.watchdog import Watchdog
@@ -34,7 +34,7 @@ class LeaseClock:
         watchdog: Kills the ranks at the end of trust.
     """
 
-    def __init__(self, table: AllocationStore, worker_id: str, watchdog: Watchdog) -> None:
+    def __init__(self, table: AllocationTable, worker_id: str, watchdog: Watchdog) -> None:
         self._table = table
         self._worker_id = worker_id
         self._watchdog = watchdog

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from optuna_deadline._printable import Lines
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
@@ -192,7 +192,7 @@ class Outbox:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         worker_id: str,
         parking: ParkedProcesses,
         replan: Callable[[], None],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import CheckpointOrigin, MachineInfo
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.sharing import reaches, store_of
 from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.errors import DeadlineError, StudyGone
@@ -39,7 +39,7 @@ class PoolMembership:
 
     def __init__(
         self,
-        table: AllocationStore,
+        table: AllocationTable,
         worker_id: str,
         offer: Offer,
         machine_info: MachineInfo,

@@ -13,7 +13,7 @@ from typing import ClassVar
 from allocation.suite.world import checkpoint
 
 from optuna_deadline.allocation.records import Grant
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
 
 MARGIN = 5.0
@@ -46,7 +46,7 @@ class ModelWorker:
     def __init__(
         self,
         me: str,
-        table: AllocationStore,
+        table: AllocationTable,
         now: Callable[[], float],
         wait: Callable[[float], None],
     ) -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from model import ModelWorker, Ranks
 
 from optuna_deadline.allocation.records import Assignment
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, LeaseLost
 
 #: Picks a worker, a trial or a gang: whatever there is, modulo how many.
@@ -32,7 +32,7 @@ class Moves(RuleBasedStateMachine):
     def begin(self, layout: list[list[str]], trials: int) -> None:
         self.name = f"example-{next(_examples)}"
         self.world = type(self).make_world()
-        self.table: AllocationStore = self.world.table(self.name, self.name)
+        self.table: AllocationTable = self.world.table(self.name, self.name)
         self.layout = layout
         self.everyone: list[ModelWorker] = []
         self.seats: list[ModelWorker | None] = [None, None]

@@ -7,75 +7,101 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from model import ModelWorker, Ranks
 
-from optuna_deadline.allocation.memory.state import MemoryPool, MemoryStudy, MemoryTenant
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.database.text import listed
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Grant, NewReport, Renewal, Slot
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.checkpoints.storage import Location
 
 Others = Mapping[str, Sequence[int]] | None
 
 
-class RenewsByWorkerName(MemoryTable):
+class Mutant(AllocationTable):
+    """A table with a door to its rows."""
+
+    def change(self, text: str, **params: object) -> None:
+        """Change rows in a transaction of their own."""
+        with self._tx() as tx:
+            tx.run(text, **params)
+
+    def fence_of(self, number: int) -> int:
+        """The trial's fence."""
+        return self.trials()[number].fence
+
+    def slot(self, slot_id: int) -> Slot:
+        """A slot's row."""
+        return next(row for row in self.slots() if row.id == slot_id)
+
+    def take(self, worker_id: str, number: int, slot_ids: Sequence[int]) -> Grant:
+        """Grant slots, whoever holds them and whatever is planned."""
+        with self._tx() as tx:
+            trial = self.trials()[number]
+            rows = [self.slot(slot_id) for slot_id in sorted(slot_ids)]
+            found = [(row.id, row.fence, row.device, row.host) for row in rows]
+            self._begin_segment(
+                tx, worker_id, trial, found, dict.fromkeys(slot_ids, worker_id), ()
+            )
+        pairs = tuple((row.id, row.fence + 1) for row in rows)
+        devices = tuple(row.device for row in rows)
+        return Grant(number, trial.trial_id, trial.fence + 1, pairs, devices)
+
+
+class RenewsByWorkerName(Mutant):
     """No fence, and a restarted process is taken for the one before."""
 
     def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
-        slots = self.state.slots
-        rows = [(slots[slot].holder, slot, slots[slot].fence) for slot, _ in held]
-        mine = [
-            (slot, fence) for who, slot, fence in rows if who and _name(who) == _name(worker_id)
-        ]
-        for holder, slot, fence in rows:
-            if (slot, fence) in mine and holder is not None:
-                super().renew(holder, [(slot, fence)])
+        rows = [self.slot(slot) for slot, _ in held]
+        mine = [row for row in rows if row.holder and _name(row.holder) == _name(worker_id)]
+        for row in mine:
+            assert row.holder is not None
+            super().renew(row.holder, [(row.id, row.fence)])
+        kept = {row.id for row in mine}
         return replace(
-            super().renew(worker_id, []), kept=frozenset(p for p in held if p[0] in dict(mine))
+            super().renew(worker_id, []), kept=frozenset(pair for pair in held if pair[0] in kept)
         )
 
 
-class RenewsByHolder(MemoryTable):
+class RenewsByHolder(Mutant):
     """No fence: a slot that came back to the same process counts as never gone."""
 
     def renew(self, worker_id: str, held: Collection[tuple[int, int]]) -> Renewal:
-        slots = self.state.slots
-        mine = [pair for pair in held if slots[pair[0]].holder == worker_id]
-        now = super().renew(worker_id, [(slot, slots[slot].fence) for slot, _ in mine])
+        mine = [pair for pair in held if self.slot(pair[0]).holder == worker_id]
+        now = super().renew(worker_id, [(slot, self.slot(slot).fence) for slot, _ in mine])
         return replace(now, kept=frozenset(mine))
 
 
-class ReleasesByOwner(MemoryTable):
+class ReleasesByOwner(Mutant):
     """No fence: a release that arrives late ends the next segment."""
 
     def release(self, worker_id: str, grant: Grant, outcome: str, **how: object) -> bool:
-        line = self.state.studies[self.study_id].trials[grant.number]
-        slots = tuple((slot, self.state.slots[slot].fence) for slot, _ in grant.slots)
-        current = replace(grant, fence=line.fence, slots=slots)
+        slots = tuple((slot, self.slot(slot).fence) for slot, _ in grant.slots)
+        current = replace(grant, fence=self.fence_of(grant.number), slots=slots)
         return super().release(worker_id, current, outcome, **how)  # type: ignore[arg-type]
 
 
-class DisownsByOwner(MemoryTable):
+class DisownsByOwner(Mutant):
     """No fence: what the worker runs now is taken for what it never heard of."""
 
     def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
-        line = self.state.studies[self.study_id].trials[number]
-        return super().cancel_grant(worker_id, number, line.fence)
+        return super().cancel_grant(worker_id, number, self.fence_of(number))
 
 
-class ReapsWithoutGrace(MemoryTable):
+class ReapsWithoutGrace(Mutant):
     """A killed rank still sits on the slot when the next one comes."""
 
     early = 0.0
 
     def reap(self) -> int:
-        pool = self.state.pools[self.pool]
-        grace, pool.grace = pool.grace, -self.early
+        set_grace = "UPDATE @pool SET grace = :grace WHERE name = :pool"
+        self.change(set_grace, grace=-self.early)
         try:
             return super().reap()
         finally:
-            pool.grace = grace
+            self.change(set_grace, grace=self.grace)
 
 
 class ReapsBeforeTheEnd(ReapsWithoutGrace):
@@ -84,14 +110,13 @@ class ReapsBeforeTheEnd(ReapsWithoutGrace):
     early = 10.0
 
 
-class CountsSlots(MemoryTable):
+class CountsSlots(Mutant):
     """As many as are free are granted, whichever they are."""
 
     def acquire(
         self, worker_id: str, number: int, slot_ids: Sequence[int], others: Others = None
     ) -> Grant | None:
-        study = self.state.studies[self.study_id]
-        line = study.trials.get(number)
+        line = next((row for row in self.trials() if row.number == number), None)
         if (
             line is None
             or line.owner is not None
@@ -101,80 +126,91 @@ class CountsSlots(MemoryTable):
         free = [row for row in self.slots() if row.holder is None]
         if line.slots != len(slot_ids) or len(free) < len(slot_ids):
             return None
-        return self._grant(
-            worker_id, number, [self.state.slots[slot] for slot in slot_ids], self.now()
-        )
+        return self.take(worker_id, number, slot_ids)
 
 
-class GrantsAgain(MemoryTable):
+class GrantsAgain(Mutant):
     """A repeated call gets a second grant for what the first one took."""
 
     def acquire(
         self, worker_id: str, number: int, slot_ids: Sequence[int], others: Others = None
     ) -> Grant | None:
-        line = self.state.studies[self.study_id].trials.get(number)
+        line = next((row for row in self.trials() if row.number == number), None)
         if line is not None and line.owner == worker_id:
-            rows = [self.state.slots[slot] for slot in slot_ids]
-            return self._grant(worker_id, number, rows, self.now())
+            return self.take(worker_id, number, slot_ids)
         return super().acquire(worker_id, number, slot_ids, others)
 
 
-class PlansWithoutTerm(MemoryTable):
+class PlansWithoutTerm(Mutant):
     """A planner that was frozen overwrites its successor's plan."""
 
-    def _guard_planner(self, worker_id: str, term: int) -> MemoryTenant:
-        return self.state.tenants[self.pool, self.study_id]
+    def _guard_planner(self, tx: Transaction, worker_id: str, term: int) -> None:
+        pass
 
 
-class SavesWithoutFence(MemoryTable):
+class SavesWithoutFence(Mutant):
     """A zombie's checkpoint becomes the trial's newest."""
 
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
-    ) -> list[Path]:
+    ) -> list[Location]:
         self._open = True
         try:
             return super().add_checkpoint(worker_id, grant, *new, reports=reports)
         finally:
             self._open = False
 
-    def _guard(self, worker_id: str, grant: Grant) -> MemoryStudy:
-        if getattr(self, "_open", False):
-            return self.state.studies[self.study_id]
-        return super()._guard(worker_id, grant)
+    def _guard(self, tx: Transaction, me: str, grant: Grant) -> None:
+        if not getattr(self, "_open", False):
+            super()._guard(tx, me, grant)
 
 
-class LendsToAnybody(MemoryTable):
+class LendsToAnybody(Mutant):
     """Whoever offers a free slot takes it, whatever the pool's leader wants."""
 
-    def _may_take(self, worker_id: str, row: Slot) -> bool:
-        return worker_id in self.state.offers[row.id] and row.holder is None
+    def acquire(
+        self, worker_id: str, number: int, slot_ids: Sequence[int], others: Others = None
+    ) -> Grant | None:
+        self.change(
+            "UPDATE @slot SET lent_to = :study WHERE holder IS NULL AND id IN each(:ids)",
+            ids=listed(slot_ids),
+        )
+        return super().acquire(worker_id, number, slot_ids, others)
 
 
-class LendsWithoutTerm(MemoryTable):
+class LendsWithoutTerm(Mutant):
     """A leader that was frozen divides the pool once more."""
 
-    def _guard_leader(self, worker_id: str, term: int) -> MemoryPool:
-        return self.state.pools[self.pool]
+    def _guard_leader(self, tx: Transaction, worker_id: str, term: int) -> None:
+        pass
 
 
-class GrantsTheHeld(MemoryTable):
+class GrantsTheHeld(Mutant):
     """A plan from before the request is carried out."""
 
     def acquire(
         self, worker_id: str, number: int, slot_ids: Sequence[int], others: Others = None
     ) -> Grant | None:
-        study = self._study
-        if study is not None and number in study.trials:
-            self._put(study.trials[number], held=None)
+        self.change(
+            "UPDATE @trial SET held = NULL WHERE study_id = :study AND number = :number",
+            number=number,
+        )
         return super().acquire(worker_id, number, slot_ids, others)
 
 
-class GrantsTheDrained(MemoryTable):
+class GrantsTheDrained(Mutant):
     """Only the planner knows of it."""
 
-    def _is_drained(self, worker_id: str) -> bool:
-        return False
+    def acquire(
+        self, worker_id: str, number: int, slot_ids: Sequence[int], others: Others = None
+    ) -> Grant | None:
+        drained = next((row.drained for row in self.workers() if row.id == worker_id), None)
+        set_drained = "UPDATE @worker SET drained = :drained WHERE id = :me"
+        self.change(set_drained, me=worker_id, drained=None)
+        try:
+            return super().acquire(worker_id, number, slot_ids, others)
+        finally:
+            self.change(set_drained, me=worker_id, drained=drained)
 
 
 class WithoutWatchdog(ModelWorker):
@@ -223,7 +259,7 @@ class KeepsLostRanks(ModelWorker):
         ranks.lost = True
 
 
-STORES: tuple[type[MemoryTable], ...] = (
+STORES: tuple[type[Mutant], ...] = (
     RenewsByWorkerName,
     RenewsByHolder,
     ReleasesByOwner,
@@ -236,9 +272,9 @@ STORES: tuple[type[MemoryTable], ...] = (
     SavesWithoutFence,
 )
 #: What one study alone cannot find out.
-SHARING: tuple[type[MemoryTable], ...] = (LendsToAnybody, LendsWithoutTerm)
+SHARING: tuple[type[Mutant], ...] = (LendsToAnybody, LendsWithoutTerm)
 #: What nobody finds out as long as nobody asks for anything.
-ASKING: tuple[type[MemoryTable], ...] = (GrantsTheHeld, GrantsTheDrained)
+ASKING: tuple[type[Mutant], ...] = (GrantsTheHeld, GrantsTheDrained)
 WORKERS: tuple[type[ModelWorker], ...] = (
     WithoutWatchdog,
     NegativeMargin,

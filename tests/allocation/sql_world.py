@@ -8,7 +8,7 @@ import optuna
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.records import Assignment, Grant
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 
 
 @dataclass

@@ -7,43 +7,13 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.database.schema import metadata, version
 from optuna_deadline.allocation.database.schema import study as study_table
-from optuna_deadline.allocation.memory.state import MemoryState
-from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.sql import studies
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.store import AllocationStore
-
-
-def memory_world(kind: type[MemoryTable] = MemoryTable) -> AllocationWorld:
-    """A world in memory, with the store or a subclass of it."""
-    state = MemoryState()
-    ids: dict[str, int] = {}
-
-    def make(
-        *,
-        pool: str,
-        study: str,
-        started: float,
-        deadline: float,
-        ttl: float,
-        grace: float,
-        now: Callable[[], float],
-    ) -> AllocationStore:
-        return kind(
-            pool,
-            ids.setdefault(study, len(ids) + 1),
-            now=now,
-            started=started,
-            deadline=deadline,
-            ttl=ttl,
-            grace=grace,
-            state=state,
-        )
-
-    return AllocationWorld(make, lambda study: state.delete_study(ids[study]))
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.study import rows as studies
 
 
 def empty(url: str) -> None:
@@ -53,9 +23,18 @@ def empty(url: str) -> None:
         connection.exec_driver_sql(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
 
 
+def memory_world(kind: type[AllocationTable] = AllocationTable) -> AllocationWorld:
+    """A world in memory, with the table or a subclass of it."""
+    return world_on(MemoryDatabase(), kind)
+
+
 def sql_world(url: str) -> AllocationWorld:
     """A world in a database; its studies are rows of our own table only."""
-    engine = connect(url)
+    return world_on(Database(connect(url)))
+
+
+def world_on(database: Database, kind: type[AllocationTable] = AllocationTable) -> AllocationWorld:
+    """A world in a database, with the table or a subclass of it."""
 
     def make(
         *,
@@ -66,7 +45,7 @@ def sql_world(url: str) -> AllocationWorld:
         ttl: float,
         grace: float,
         now: Callable[[], float],
-    ) -> AllocationStore:
+    ) -> AllocationTable:
         values = {
             "name": study,
             "direction": "minimize",
@@ -76,14 +55,16 @@ def sql_world(url: str) -> AllocationWorld:
             "policy": "hypersched",
             "parameters": {},
         }
-        with autocommit(engine) as connection:
+        with autocommit(database.engine) as connection:
             studies.insert(connection, None, values)
             row, _ = studies.select(connection, None, study)
         assert row is not None
-        return AllocationTable(engine, pool, row.study_id, ttl=ttl, grace=grace, now=now)
+        return kind(database, pool, row.study_id, ttl=ttl, grace=grace, now=now)
 
     def delete(study: str) -> None:
-        with autocommit(engine) as connection:
+        with autocommit(database.engine) as connection:
             connection.execute(sa.delete(study_table).where(study_table.c.name == study))
+        if isinstance(database, MemoryDatabase):
+            database.forget()
 
-    return AllocationWorld(make, delete, one_host=url.startswith("sqlite"))
+    return AllocationWorld(make, delete, one_host=database.one_host)

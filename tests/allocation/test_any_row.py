@@ -22,7 +22,7 @@ from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.engine import autocommit, disconnect, open_table
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree

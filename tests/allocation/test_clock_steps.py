@@ -8,7 +8,7 @@ import pytest
 from sql_world import World
 
 from optuna_deadline.allocation.database.clock import ClockMonitor
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 
 pytestmark = pytest.mark.slow_names("postgres")
 
@@ -22,9 +22,9 @@ def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(wor
     world.grant("a")
     table = AllocationTable(world.engine, "pool", world.study_id, ttl=30, grace=15)
     assert table.slots()[0].holder == "a" and table.reap() == 0
-    table._tx.clock._since -= 30  # as if it had watched the clock for a lease
+    table.database.clock._since -= 30  # as if it had watched the clock for a lease
     assert table.reap() == 0
-    table._tx.clock._since -= 16
+    table.database.clock._since -= 16
     assert table.reap() == 1  # not renewed for a lease and its grace
 
 
@@ -59,10 +59,10 @@ def test_leases_renewed_while_the_clock_was_set_back_are_not_reaped(world: World
     world.grant("a")
     table = AllocationTable(world.engine, "pool", world.study_id, ttl=30, grace=15)
     assert table.reap() == 0
-    table._tx.clock._since -= 100
-    table._tx.clock._read -= 16  # frozen for half a lease
+    table.database.clock._since -= 100
+    table.database.clock._read -= 16  # frozen for half a lease
     assert table.reap() == 0
-    table._tx.clock._since -= 46
+    table.database.clock._since -= 46
     assert table.reap() == 1
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stores import memory_world, sql_world
 
 from optuna_deadline.allocation.records import Assignment, Grant, Rendezvous
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 
 WORKERS, SLOTS, TRIALS = "abc", 2, 2
 MEETING = Rendezvous("10.0.0.1", 1, 2, "key")
@@ -35,7 +35,7 @@ class Crews:
 
     def __init__(self, world: AllocationWorld) -> None:
         self.world, name = world, f"crews-{next(_pools)}"
-        self.table: AllocationStore = world.table(name, name)
+        self.table: AllocationTable = world.table(name, name)
         self.names = [f"{name}-{worker}" for worker in WORKERS]
         self.dead: set[str] = set()
         for me in self.names:

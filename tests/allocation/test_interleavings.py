@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.database import limits
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.engine import connect, disconnect
-from optuna_deadline.allocation.database.limits import FROZEN_SECONDS, begin_bounded
+from optuna_deadline.allocation.database.limits import FROZEN_SECONDS
+from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.transaction import Transaction, Transactions
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.study import terms as study_terms
@@ -45,28 +46,23 @@ NOON = 1e9  # when every scene begins, so that outcomes compare
 MOMENT = 0.15
 
 
-class Held(Transactions):
+class Held(Database):
     """Transactions that stay open after their last statement, until released."""
 
-    def __init__(self, like: AllocationTable) -> None:
-        tx = like._tx
-        super().__init__(tx.engine, tx.pool, tx.study_id, tx._now)
+    def __init__(self, engine: sa.Engine) -> None:
+        super().__init__(engine)
         self.inside, self.go = threading.Event(), threading.Event()
 
     @contextmanager
-    def __call__(self, name: str = "") -> Iterator[Transaction]:
+    def begin(self, scope: Scope, name: str, queue: int | None = None) -> Iterator[Transaction]:
         """As the real one, but held before its commit."""
-        with super().__call__(name) as tx:
+        with super().begin(scope, name, queue) as tx:
             yield tx
             self._hold()
 
-    @contextmanager
-    def single_statement(self, name: str = "") -> Iterator[tuple[sa.Connection, float | None]]:
+    def each_alone(self, scope: Scope, name: str = "") -> AbstractContextManager[Transaction]:
         """A single statement, in a transaction, so that what it locks can be seen to be locked."""
-        with self.engine.begin() as connection:
-            begin_bounded(connection)
-            yield connection, None if self._now is None else self._now()
-            self._hold()
+        return self.begin(scope, name)
 
     def _hold(self) -> None:
         self.inside.set()
@@ -336,11 +332,9 @@ def _serial(make: Callable[[float], Scene], acts: list[Act], seconds: float) -> 
 
 
 def _second_table(table: AllocationTable) -> AllocationTable:
-    held = AllocationTable(
-        table._tx.engine, table.pool, table.study_id, ttl=30, grace=15, now=table._tx._now
-    )
-    held._tx = Held(table)
-    return held
+    held = Held(table.database.engine)
+    now = table._scope.given
+    return AllocationTable(held, table.pool, table.study_id, ttl=30, grace=15, now=now)
 
 
 @pytest.mark.slow
@@ -354,14 +348,14 @@ def test_the_outcome_is_a_serial_one(
     two = _serial(make_scene, [second, first], seconds)
     scene = make_scene(seconds)
     table, other = scene.world.table(), _second_table(scene.world.table())
-    assert isinstance(other._tx, Held)
+    assert isinstance(other.database, Held)
     with ThreadPoolExecutor(2) as threads:
         slow = threads.submit(_do, first, scene, other)
-        assert other._tx.inside.wait(5)
+        assert other.database.inside.wait(5)
         quick = threads.submit(_do, second, scene, table)
         with suppress(TimeoutError):
             _wait(quick, MOMENT)
-        other._tx.go.set()
+        other.database.go.set()
         answers = [slow.result(10), quick.result(10)]
     state = scene.state()
     together = {_relative(scene, [answers, state]), _relative(scene, [answers[::-1], state])}
@@ -382,16 +376,16 @@ def test_a_frozen_client_blocks_nobody_for_long_and_changes_nothing(
     scene = make_scene(seconds)
     monkeypatch.setattr(limits, "FROZEN_SECONDS", FROZEN_SECONDS)  # as outside of tests
     other = _second_table(scene.world.table())
-    assert isinstance(other._tx, Held)
+    assert isinstance(other.database, Held)
     with ThreadPoolExecutor(1) as threads:
         frozen = threads.submit(_do, first, scene, other)
-        assert other._tx.inside.wait(5)
+        assert other.database.inside.wait(5)
         began = time.monotonic()
         answer = _do(second, scene, scene.world.table())
         waited = time.monotonic() - began
         time.sleep(max(0.0, FROZEN_SECONDS + 0.2 - waited))  # its session has ended by now
         state = scene.state()
-        other._tx.go.set()
+        other.database.go.set()
         with pytest.raises(sa.exc.DBAPIError):  # it finds out when it comes back
             frozen.result(10)
     assert waited < FROZEN_SECONDS + 1.2, "the promise is a second; the rest is for a busy machine"

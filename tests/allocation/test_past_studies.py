@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
+from optuna_deadline.allocation.database.access import listening
 from optuna_deadline.allocation.database.engine import connect
 from optuna_deadline.allocation.database.schema import event, offer, tenant, worker
 
@@ -26,18 +27,16 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def written(url: str, table: sa.Table) -> Iterator[list[int]]:
+def written(table: sa.Table) -> Iterator[list[int]]:
     """How many rows of a table each statement updates meanwhile."""
     rows: list[int] = []
 
-    def note(c: Any, cursor: Any, statement: str, *rest: Any) -> None:
+    def note(statement: str, _: Any, cursor: Any) -> None:
         if statement.startswith(f"UPDATE {table.name} "):
             rows.append(cursor.rowcount)
 
-    engine = connect(url)
-    sa.event.listen(engine, "after_cursor_execute", note)
-    yield rows
-    sa.event.remove(engine, "after_cursor_execute", note)
+    with listening(note):
+        yield rows
 
 
 def live_through(world: AllocationWorld, count: int) -> None:
@@ -71,7 +70,7 @@ def test_an_account_of_a_settled_study_is_kept_no_more(url: str) -> None:
     table = world.table(study="now")
     term = table.elect_leader("me")
     assert term is not None
-    with written(url, tenant) as rows:
+    with written(tenant) as rows:
         table.lend("me", term, {}, {}, {})
     assert rows == [1]
 
@@ -90,13 +89,12 @@ def test_a_newcomer_looks_at_the_workers_of_its_slots_alone(sqlite_url: str) -> 
     world.join("w", cpus=2, study="now")
     engine, said = connect(sqlite_url), []
 
-    def note(c: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+    def note(statement: str, parameters: Any, _: Any) -> None:
         if statement.startswith(f"DELETE FROM {offer.name} "):
             said.append((statement, parameters))
 
-    sa.event.listen(engine, "before_cursor_execute", note)
-    world.join("me", cpus=2, study="next")
-    sa.event.remove(engine, "before_cursor_execute", note)
+    with listening(note):
+        world.join("me", cpus=2, study="next")
     assert len(said) == 2, "one for each slot"
     with engine.connect() as connection:
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0][0]}", said[0][1])

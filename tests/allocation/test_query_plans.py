@@ -12,10 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.support.postgres import PostgresServer
+from optuna_deadline.allocation.database.access import listening
 from optuna_deadline.allocation.database.engine import connect, disconnect
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.live.view import _KINDS
 
@@ -63,12 +64,8 @@ def said(grown: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
     """Every statement that is sent meanwhile, with its parameters."""
     statements: list[tuple[str, Any]] = []
 
-    def note(c: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        statements.append((statement, parameters))
-
-    sa.event.listen(grown, "before_cursor_execute", note)
-    yield statements
-    sa.event.remove(grown, "before_cursor_execute", note)
+    with listening(lambda text, params, _: statements.append((text.split("; ")[-1], params))):
+        yield statements
 
 
 def _work(table: AllocationTable) -> None:

@@ -20,7 +20,7 @@ from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.database.engine import connect, disconnect
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, open_storage

@@ -13,13 +13,12 @@ import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
+from optuna_deadline.allocation.database.access import REGISTRATION, listening
 from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.database.schema import worker
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.membership import serialize_registrations
-from optuna_deadline.allocation.sql.reads import pools_of
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.sql.transaction import Transaction
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.view import StudyWatcher
@@ -49,9 +48,10 @@ def test_a_study_is_looked_for_in_the_pool_where_a_worker_came_last(table_only_u
     for name, pool in (("a", "one"), ("b", "two"), ("c", "one")):
         table = world.table(pool)
         table.register(name, "host", 1, [], 1)
-        with autocommit(connect(table_only_url)) as connection:
-            assert pools_of(connection, table.study_id)[0] == pool
         table.leave(name)
+        reader = world.open("elsewhere")
+        reader.follow_study()
+        assert reader.pool == pool
         world.time += 1
 
 
@@ -81,7 +81,7 @@ def test_what_is_renewed_while_a_reader_stands_still_is_not_from_the_future(
     table.renew("a", grant.slots)
     for look in (table.workers, table.roster, table.reap):
         times = iter([read_at])
-        table._tx._now = lambda times=times: next(times, world.time)  # type: ignore[misc]
+        table._scope.given = lambda times=times: next(times, world.time)  # type: ignore[misc]
         found = look()
         assert found == 0 if look == table.reap else "a" in str(found), look
     assert [slot.holder for slot in table.slots()] == ["a"]
@@ -130,8 +130,7 @@ def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_ur
         .where(sa.text("locktype = 'advisory' AND NOT granted"))
     )
     queued = threading.Thread(target=lambda: table.register("a", "host", 1, [], 1))
-    with table._tx() as tx:
-        serialize_registrations(tx)
+    with table._tx(queue=REGISTRATION):
         queued.start()
         with autocommit(connect(table_only_url)) as connection:
             while not connection.execute(waits).scalar_one():
@@ -165,8 +164,8 @@ def test_a_planner_reads_no_worker_that_ended_long_ago(
     rows: list[int] = []
     read = Transaction.rows
 
-    def counted(tx: Transaction, statement: Any) -> list[Any]:
-        found = read(tx, statement)
+    def counted(tx: Transaction, text: str, **params: Any) -> list[Any]:
+        found = read(tx, text, **params)
         rows.append(len(found))
         return found
 
@@ -186,10 +185,10 @@ def test_a_long_plan_takes_few_statements(storage_url: str) -> None:
     for number in numbers:
         table.open_trial("a", term, number, number)
     sent: list[str] = []
-    sa.event.listen(engine, "before_cursor_execute", lambda _, __, text, *___: sent.append(text))
-    table.write_plan(
-        "a", term, [Assignment(n, "run", "a", 1 + n % 2, f"line {n}") for n in numbers]
-    )
+    with listening(lambda text, *_: sent.append(text)):
+        table.write_plan(
+            "a", term, [Assignment(n, "run", "a", 1 + n % 2, f"line {n}") for n in numbers]
+        )
     assert len(sent) < 15
     lines = {row.number: (row.worker, row.slots, row.reason) for row in table.trials()}
     assert lines == {n: ("a", 1 + n % 2, f"line {n}") for n in numbers}

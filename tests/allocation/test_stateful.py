@@ -18,7 +18,7 @@ from machine import AllocationMachine
 from model import ModelWorker
 from stores import memory_world, sql_world
 
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.table import AllocationTable
 
 pytestmark = [
     pytest.mark.timeout(600),  # counted in examples; a busy machine takes its time
@@ -46,7 +46,7 @@ def run(machine: type[AllocationMachine], examples: int) -> None:
 
 
 def in_memory(
-    store: type[MemoryTable] = MemoryTable, worker: type[ModelWorker] = ModelWorker
+    store: type[AllocationTable] = AllocationTable, worker: type[ModelWorker] = ModelWorker
 ) -> type[AllocationMachine]:
     class Machine(AllocationMachine):
         make_world = staticmethod(lambda: memory_world(store))
@@ -68,7 +68,7 @@ def test_I1_no_slot_and_no_trial_ever_has_two_users_on_postgresql(table_only_url
 
 
 @pytest.mark.parametrize("store", mutants.STORES, ids=lambda kind: kind.__name__)
-def test_a_store_without_one_of_its_guards_is_found_out(store: type[MemoryTable]) -> None:
+def test_a_store_without_one_of_its_guards_is_found_out(store: type[AllocationTable]) -> None:
     with pytest.raises(AssertionError):
         run(in_memory(store), max(EXAMPLES, 400))
 
@@ -84,15 +84,15 @@ def test_a_worker_that_breaks_the_law_is_found_out(worker: type[ModelWorker]) ->
     (*mutants.STORES, *mutants.SHARING, *mutants.ASKING),
     ids=lambda kind: kind.__name__,
 )
-def test_the_suite_finds_it_out_too(store: type[MemoryTable]) -> None:
+def test_the_suite_finds_it_out_too(store: type[AllocationTable]) -> None:
     assert failures(store)
 
 
 def test_the_suite_finds_nothing_in_the_store_itself() -> None:
-    assert failures(MemoryTable) == []
+    assert failures(AllocationTable) == []
 
 
-def failures(store: type[MemoryTable]) -> list[str]:
+def failures(store: type[AllocationTable]) -> list[str]:
     """The tests of the conformance suite that this store fails."""
     found = []
     for name, test in inspect.getmembers(AllocationStoreTestCase, inspect.isfunction):

@@ -16,7 +16,7 @@ from optuna_deadline.allocation import tail
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.database.schema import checkpoint, event, report, study
 from optuna_deadline.allocation.records import Assignment, Worker
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.history.reader import HistoryReader
@@ -109,7 +109,7 @@ class Late:
     def insert(self, of: sa.Table, row_id: int, **columns: Any) -> None:
         """A row as a worker's transaction writes it."""
         values = {"study_id": self.terms.study_id, "at": self.table.now(), **columns}
-        with self.table._tx.engine.begin() as connection:
+        with self.table.database.engine.begin() as connection:
             connection.execute(sa.insert(of).values(id=row_id, **values))
 
     def report(self, row_id: int, number: int) -> None:
@@ -150,7 +150,7 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
     watcher = StudyWatcher(late.table, late.terms)
     late.report(9_001, 0)
     late.gate(19_001, False)
-    with late.table._tx.engine.begin() as connection:
+    with late.table.database.engine.begin() as connection:
         connection.execute(sa.update(study).values(gate_closed=0.0))
     assert [row.step for row in watcher.view().rows] == [1, None]
     late.report(9_000 - 1_000, 1)
@@ -165,7 +165,7 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
 
 
 def test_the_live_page_shows_what_is_committed_late(late: Late) -> None:
-    pages = PoolStates(late.table._tx.engine, clock=iter(range(99)).__next__)
+    pages = PoolStates(late.table.database.engine, clock=iter(range(99)).__next__)
     late.report(9_001, 0)
     late.gate(19_001, False)
     [before] = pages.state()["pools"]

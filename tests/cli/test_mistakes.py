@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.database.engine import connect
-from optuna_deadline.allocation.sql.reads import pools
+from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.cli import app, demo
 from optuna_deadline.elastic import agree
 from optuna_deadline.study.terms import read_all
@@ -197,8 +197,7 @@ def test_a_command_that_is_refused_leaves_nothing_behind(
     folder: Path, sqlite_url: str, words: str, says: str
 ) -> None:
     def seen() -> list[list[str]]:
-        with connect(sqlite_url).connect() as connection:
-            found = pools(connection)
+        found = pools(connect(sqlite_url))
         agreed = [terms.name for terms, _ in read_all(connect(sqlite_url))]
         files = {path.name for path in folder.iterdir()} - {"__pycache__"}  # of a policy's file
         return [sorted(files), optuna.get_all_study_names(sqlite_url), agreed, found]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Assignment, StudyClaim
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 

@@ -19,7 +19,7 @@ from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.cli import app, databases, doctor
 from optuna_deadline.elastic import agree

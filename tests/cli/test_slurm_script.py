@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.database.engine import autocommit, open_table
-from optuna_deadline.allocation.sql.studies import bring_forward
 from optuna_deadline.cli import app
 from optuna_deadline.cli.slurm import SlurmJob, array_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study.rows import bring_forward
 from optuna_deadline.values.budgets import make_budget
 
 

@@ -8,7 +8,7 @@ import optuna
 
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 
 

@@ -13,7 +13,7 @@ from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing
 from optuna_deadline.dashboard.attributes import OURS, DashboardAttributes
 from optuna_deadline.dashboard.publisher import Publisher, figures, make_publisher
@@ -44,7 +44,7 @@ class Scene:
     @property
     def url(self) -> str:
         """As another process opens the study."""
-        return self.table._tx.engine.url.render_as_string(hide_password=False)
+        return self.table.database.engine.url.render_as_string(hide_password=False)
 
     @property
     def attributes(self) -> dict[str, object]:

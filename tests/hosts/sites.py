@@ -15,7 +15,7 @@ import optuna
 from host_objective import EVERY
 
 from benchmarks.support.network import Host, Network
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 
 TTL, GRACE = 6.0, 2.0
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from optuna_deadline_ray.nodes import (
     wanted_slots,
 )
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Slot, StudyClaim
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.errors import DeadlineError
 
 

@@ -15,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.engine import autocommit, disconnect, open_table
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.study import terms
 

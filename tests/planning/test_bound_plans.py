@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_placement import CAPACITIES, ORDERS, row
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import (
     CheckpointOrigin,
     Grant,
@@ -15,6 +14,7 @@ from optuna_deadline.allocation.records import (
     PlannedTrial,
     Worker,
 )
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.checkpoints.sharing import reaches
 from optuna_deadline.planning.placement.bound_plans import plan_with_bindings
 from optuna_deadline.planning.placement.data_locality import HostBinding, isolated_hosts

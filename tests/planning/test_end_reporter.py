@@ -9,9 +9,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from optuna_deadline.allocation.memory.state import MemoryState
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
@@ -46,11 +46,11 @@ class OpensOne:
 @pytest.mark.parametrize("answer_lost", [False, True])
 def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool) -> None:
     """The new planner has ended the study meanwhile, and looks for strays no more."""
-    state, now = MemoryState(), 1000.0
+    database, now = MemoryDatabase(), 1000.0
 
     def table(me: str) -> MemoryTable:
         made = MemoryTable(
-            "pool", 1, now=lambda: now, deadline=1e6, ttl=30.0, grace=15.0, state=state
+            "pool", 1, now=lambda: now, deadline=1e6, ttl=30.0, grace=15.0, database=database
         )
         made.register(me, me, 1, [], 2)
         return made

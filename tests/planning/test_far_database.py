@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import optuna
 import pytest
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.forecasting.throughput import distant_database_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials

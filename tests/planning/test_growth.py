@@ -9,8 +9,8 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, NewReport, PlannedTrial, ReportRow
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.forecasting.throughput import PRIOR_STOP, closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials

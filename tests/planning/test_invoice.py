@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.allocation import tail
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Event
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS, Invoice
 from optuna_deadline.planning.billing.ledger import BillingLedger, invoice_of, invoices, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff, tariff_of
@@ -210,7 +210,7 @@ def test_an_event_that_is_committed_late_is_billed_though_a_thousand_came_before
 def test_a_study_that_goes_on_in_another_pool_goes_on_with_its_bill() -> None:
     now = [0.0]
     first = MemoryTable("first", now=lambda: now[0])
-    second = MemoryTable("second", now=lambda: now[0], state=first.state)
+    second = MemoryTable("second", now=lambda: now[0], database=first.database)
     first.register("a", "host", 1, [], 1)
     term = first.elect_planner("a")
     assert term is not None

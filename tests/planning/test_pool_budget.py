@@ -9,17 +9,16 @@ import optuna
 import pytest
 
 from optuna_deadline.allocation.database.engine import autocommit, open_table
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Orders
-from optuna_deadline.allocation.sql import studies
-from optuna_deadline.allocation.sql.store import AllocationTable
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.billing.budget import change_price
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation.environment import CountedTrials
+from optuna_deadline.study import rows as studies
 from optuna_deadline.study import terms
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import Budget
@@ -43,11 +42,11 @@ class Paid:
 
     def __init__(self, budget: Budget, started: float = 0.0, hours: float = 1.0) -> None:
         self.now, self.started, self.budget = started, started, budget
-        self.table: AllocationStore = MemoryTable(
+        self.table: AllocationTable = MemoryTable(
             "pool", now=lambda: self.now, started=started, deadline=started + hours * HOUR
         )
 
-    def planner(self, me: str, table: AllocationStore | None = None) -> Planner:
+    def planner(self, me: str, table: AllocationTable | None = None) -> Planner:
         return Planner(
             CountedTrials(),
             table or self.table,
@@ -180,7 +179,7 @@ def test_nothing_is_paid_for_once_the_last_workers_lease_is_over(paid: Paid, hou
 
 def test_the_workers_of_another_study_reap_it_too(paid: Paid) -> None:
     assert isinstance(paid.table, MemoryTable)
-    other = MemoryTable("pool", 2, now=lambda: paid.now, state=paid.table.state)
+    other = MemoryTable("pool", 2, now=lambda: paid.now, database=paid.table.database)
     other.register("c", "elsewhere", 3, [], 1)
     paid.now += HOUR
     other.reap()

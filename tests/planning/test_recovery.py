@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from optuna_deadline.allocation.memory.state import MemoryState
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.records import Grant
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader
 from optuna_deadline.policies.api import Pause, Plan, Run, Snapshot
@@ -39,7 +39,7 @@ class Process:
         self.id, self.study, self.host = f"{study}{host}", study, host
         self.table = MemoryTable(
             "pool", study, now=lambda: pool.now, deadline=1e6, ttl=TTL, grace=GRACE,
-            state=pool.state,
+            database=pool.database,
         )  # fmt: skip
         self.table.register(self.id, host, 1, [], 2)
         self._now = lambda: pool.now
@@ -75,7 +75,7 @@ class Pool:
 
     def __init__(self, rng: random.Random) -> None:
         self.now = 1000.0
-        self.state = MemoryState()
+        self.database = MemoryDatabase()
         self.trials = {1: CountedTrials(), 2: CountedTrials()}
         self.processes: list[Process] = []
         for place in WORKERS:  # who comes first, and whose lease runs out when, is by chance

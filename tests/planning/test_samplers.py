@@ -27,8 +27,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_deadline import DeadlineSampler
 from optuna_deadline.allocation.database.engine import open_table
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant, NewReport
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.optuna_storage import stop_opening
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant, PlannedTrial, SegmentRow
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.limits import SlotLimits
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot

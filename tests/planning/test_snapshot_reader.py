@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, NewReport, ReportRow
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning import planner
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.snapshot import SnapshotReader, _Reports

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from optuna_deadline.allocation.memory.state import MemoryState
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.database.memory import MemoryDatabase
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.billing.budget import BudgetAccount
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
@@ -61,7 +61,7 @@ class Lab:
 
     def __init__(self, most: int = 3, purse: BudgetAccount | None = None) -> None:
         self.now = 1000.0
-        self.state = MemoryState()
+        self.database = MemoryDatabase()
         self.table = self.open()
         for host in "ab":
             self.table.register(host, host, 1, [], 2)
@@ -71,7 +71,9 @@ class Lab:
         )  # fmt: skip
 
     def open(self, study: int = 1) -> MemoryTable:
-        return MemoryTable("pool", study, now=lambda: self.now, deadline=2000.0, state=self.state)
+        return MemoryTable(
+            "pool", study, now=lambda: self.now, deadline=2000.0, database=self.database
+        )
 
     def planned(self) -> dict[int, tuple[str | None, int]]:
         """Where the plan wants each living trial, after some looks: another changes nothing."""

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from optuna.trial import TrialState
 
-from optuna_deadline.allocation.memory.state import MemoryState
-from optuna_deadline.allocation.memory.store import MemoryTable
+from optuna_deadline.allocation.database.memory import MemoryDatabase
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials, Trials
 from optuna_deadline.policies.api import Pause, Plan, Run, Snapshot
@@ -38,7 +38,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.state = MemoryState()
+        self.database = MemoryDatabase()
+        self.workers: set[str] = set()
         self.policy = OneAfterTheOther()
         self.study = optuna.create_study(direction="maximize")
         self.trials = OptunaTrials(self.study)
@@ -46,9 +47,10 @@ class Scene:
     def planner(self, me: str, trials: Trials | None = None) -> Planner:
         """One of a worker that is alive."""
         table = MemoryTable(
-            "pool", 1, now=lambda: self.now, deadline=2000.0, ttl=TTL, state=self.state
+            "pool", 1, now=lambda: self.now, deadline=2000.0, ttl=TTL, database=self.database
         )
         table.register(me, me, 1, [], 1)
+        self.workers.add(me)
         made = Planner(
             trials or self.trials, table, self.policy, direction="maximize", started=1000.0,
             worker_id=me, clock=lambda: self.now,
@@ -59,7 +61,7 @@ class Scene:
     def wait(self, seconds: float) -> None:
         """Time passes, and the workers renew their leases."""
         self.now += seconds
-        for me in self.state.workers:
+        for me in self.workers:
             self.table.renew(me, [])
 
     def on_the_table(self) -> list[tuple[int, str]]:
@@ -205,7 +207,8 @@ def test_an_enqueued_configuration_that_never_had_a_slot_waits_for_an_extension(
 def test_an_extension_while_the_planner_closes_holds(scene: Scene) -> None:
     class Extended(OptunaTrials):
         def end_strays(self, known: set[int]) -> None:
-            scene.state.studies[1].deadline = 3000.0
+            with scene.table.writing() as tx:
+                tx.run("UPDATE @study SET deadline = 3000.0 WHERE study_id = :study")
             super().end_strays(known)
 
     planner = scene.planner("a", Extended(scene.study))

@@ -10,8 +10,8 @@ import pytest
 from optuna.trial import TrialState
 
 from optuna_deadline import DeadlineSampler
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Grant, NewReport
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials

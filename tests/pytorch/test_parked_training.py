@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 import optuna_deadline
 from optuna_deadline.allocation.database.engine import open_table
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import Plan, Run, Snapshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]

@@ -17,7 +17,7 @@ from hypothesis import given
 from optuna_deadline import visualization
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Assignment, NewReport
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.records import History

@@ -12,8 +12,8 @@ from histories import Recipe, paid, recipes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Event, ReportRow
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History

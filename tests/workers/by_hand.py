@@ -19,8 +19,8 @@ from unittest.mock import patch
 import optuna
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, MachineInfo, OtherWorkers
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.directives import Directive
 from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.objective import ObjectiveSource
@@ -113,7 +113,7 @@ class Hand:
         self.study = optuna.create_study(sampler=sampler) if of is None else of.study
         self.table = MemoryTable(
             "pool", 0, now=lambda: clock.now, deadline=options.pop("deadline", DEADLINE),
-            state=None if of is None else of.table.state,
+            database=None if of is None else of.table.database,
         )  # fmt: skip
         self.writes: list[str] = []  #: what was written, the release with its reason
         self.away = False  #: whether the database does not answer

@@ -191,7 +191,7 @@ def test_a_grant_whose_answer_was_lost_is_given_back(hand: Hand) -> None:
     hand.plan(number)
     hand.turn()
     hand.turn(1.0)
-    assert hand.writes[:2] == ["acquire", "release disowned"]
+    assert hand.writes[:2] == ["acquire", "cancel_grant"]
     hand.turns(2)
     assert hand.state() == ("running", None)
 

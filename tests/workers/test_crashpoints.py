@@ -22,7 +22,7 @@ from tables import table_of, wait_until
 
 from benchmarks.support.postgres import EmbeddedPostgres, PostgresServer
 from optuna_deadline._crashpoints import _parse
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 from optuna_deadline.elastic import agree
 from optuna_deadline.planning.settlement import find_winner
@@ -63,7 +63,7 @@ ENQUEUED = {"x": 0.5}  # a person's wish, in the queue of each study
 def test_every_crash_point_is_exercised() -> None:
     code = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
     assert set(re.findall(r"""crashpoint\("([\w.]+)"\)""", code)) == set(PLACES)
-    named = re.findall(r"""(?:_tx\(|_write\([\w.]+, )"(\w+)"\)""", code)
+    named = re.findall(r"""(?:_tx|_alone)\("(\w+)"[,)]""", code)
     assert set(named) == set(TRANSITIONS)
 
 

@@ -18,8 +18,8 @@ from sqlalchemy.engine import make_url
 from tables import table_of, wait_until
 
 from benchmarks.support.network import Proxy
-from optuna_deadline.allocation.memory.store import MemoryTable
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.cli.app import in_one_sentence
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DatabaseGone

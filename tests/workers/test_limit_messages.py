@@ -11,8 +11,8 @@ from typing import Any, cast
 import optuna
 import pytest
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.link import Link

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from endings import run_until, saved
 from tables import table_of
 
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"grant")]

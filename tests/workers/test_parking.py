@@ -15,7 +15,7 @@ from forked import WorkerProcess
 from tables import running, table_of, wait_until
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 

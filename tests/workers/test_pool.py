@@ -18,7 +18,7 @@ from tables import wait_until
 
 from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.database.schema import leader, worker
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 
 pytestmark = [
@@ -127,7 +127,7 @@ def test_a_killed_leader_is_replaced_and_the_shares_hold(
     one, two = create(storage_url, "one"), create(storage_url, "two")
     workers = [start("one", 1), start("two", 1)]
     wait_until(lambda: held(one) == [2, 2] and held(two) == [2, 2])
-    engine = one._tx.engine
+    engine = one.database.engine
     query = sa.select(worker.c.pid, leader.c.term).join(leader, leader.c.holder == worker.c.id)
     with engine.connect() as connection:
         pid, term = connection.execute(query).one()

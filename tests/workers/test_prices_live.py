@@ -16,7 +16,7 @@ from tables import table_of, wait_until
 import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.steering import set_price
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError

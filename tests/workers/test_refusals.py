@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from optuna_deadline.allocation.memory.store import MemoryTable
 from optuna_deadline.allocation.records import Assignment, Grant
+from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.worker.outbox import Outbox, decide_outcome
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.rank_connection import Rank

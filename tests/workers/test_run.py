@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tables import table_of, wait_until
 
 import optuna_deadline
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.series import measure

@@ -14,7 +14,7 @@ from tables import table_of, wait_until
 from typer.testing import CliRunner
 
 from optuna_deadline.allocation.records import PlannedTrial, SegmentRow
-from optuna_deadline.allocation.sql.store import AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 

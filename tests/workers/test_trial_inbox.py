@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from optuna_deadline.allocation.records import Grant
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.pending_writes import PendingWrites
@@ -48,7 +48,7 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     study = optuna.create_study(storage=sqlite_url)
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
     hearing = TrialInbox(
-        cast(AllocationStore, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
+        cast(AllocationTable, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
         TrialSampler(study, lambda: None),
     )  # fmt: skip
     hearing.receive(rank, message)

@@ -23,11 +23,27 @@ from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.checked_columns import unknown_content
 from optuna_deadline.allocation.database.clock import ClockMonitor
 from optuna_deadline.allocation.database.text import translated
-from optuna_deadline.allocation.database.transaction import Params, Place, Transaction
+from optuna_deadline.allocation.database.transaction import Params, Scope, Transaction
+from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 
-#: For who takes part in a queue: it waits for all others before it.
+#: The queue of those that register: each waits for all before it.
 REGISTRATION = 0x0D_EAD_115
+Listener = Callable[[str, Params, Any], None]
+_listeners: list[Listener] = []
 _TIME = "SELECT CAST(NOW AS DOUBLE PRECISION)"
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call a listener after each statement, with it, its parameters and the cursor.
+
+    For tests and measurements: SQLAlchemy's own events do not know these statements.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 class Database:
@@ -40,23 +56,26 @@ class Database:
         engine: The engine.
         postgresql: Whether it is PostgreSQL, else SQLite.
         one_host: Whether it serves workers of one host only.
+        tolerance: Seconds by which a lease may end later than a new one. One that ends later than
+            that is from before the clock was set back.
         clock: Watches the database's clock.
-        seen: Called with each statement and its parameters, for tests.
+        written: The events that this process has written.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
         self.postgresql = engine.dialect.name == "postgresql"
         self.one_host = not self.postgresql
+        self.tolerance = CLOCK_TOLERANCE
         self.clock = ClockMonitor()
-        self.seen: Callable[[str, Params], None] | None = None
+        self.written = 0
 
     @contextmanager
-    def begin(self, place: Place, name: str, queue: int | None = None) -> Iterator[Transaction]:
+    def begin(self, scope: Scope, name: str, queue: int | None = None) -> Iterator[Transaction]:
         """Begin, yield, commit; roll back on any error.
 
         Args:
-            place: The pool and the study.
+            scope: The pool and the study.
             name: Of the transition; ``NAME.commit`` and ``NAME.committed`` are its crash points.
             queue: A queue in which to wait for all others first. SQLite needs none, since one
                 client writes at a time.
@@ -65,15 +84,15 @@ class Database:
             try:
                 sent = time.monotonic()
                 now = self._begin(connection)
-                if place.given is not None:
-                    now = place.given()
+                if scope.given is not None:
+                    now = scope.given()
                 else:
                     self.clock.record_reading(now, sent, time.monotonic())
                 if queue is not None and self.postgresql:
-                    now = self._wait_in_line(connection, queue, place)
-                tx = Transaction(connection.execute, place, now, self.postgresql)
+                    now = self._wait_in_line(connection, queue, scope)
+                tx = Transaction(connection.execute, scope, now, self.postgresql)
                 yield tx
-                tx.write_events()
+                self.written += tx.write_events()
                 crashpoint(f"{name}.commit")
                 connection.execute("COMMIT")
             except BaseException:
@@ -82,18 +101,18 @@ class Database:
         crashpoint(f"{name}.committed")
 
     @contextmanager
-    def each_alone(self, place: Place, name: str = "") -> Iterator[Transaction]:
+    def each_alone(self, scope: Scope, name: str = "") -> Iterator[Transaction]:
         """Statements of which each is its own transaction; a query locks nothing, even on SQLite.
 
         Args:
-            place: The pool and the study.
+            scope: The pool and the study.
             name: As for :meth:`begin`, if the one statement writes.
         """
         with self._connection() as connection:
             execute = self._limited(connection) if self.postgresql else connection.execute
             crashpoint(f"{name}.commit")
-            now = 0.0 if place.given is None else place.given()
-            yield Transaction(execute, place, now, self.postgresql)
+            now = 0.0 if scope.given is None else scope.given()
+            yield Transaction(execute, scope, now, self.postgresql)
         crashpoint(f"{name}.committed")
 
     def now(self) -> float:
@@ -108,7 +127,7 @@ class Database:
     @contextmanager
     def _connection(self) -> Iterator[_Connection]:
         pooled = self.engine.raw_connection()
-        connection = _Connection(self.engine, pooled, self.seen)
+        connection = _Connection(self.engine, pooled)
         try:
             connection.take()
             yield connection
@@ -128,12 +147,12 @@ class Database:
         begin = translated(f"BEGIN ISOLATION LEVEL READ COMMITTED; {_TIME}, {bounds}", True, False)
         return float(connection.execute(begin).fetchone()[0])
 
-    def _wait_in_line(self, connection: _Connection, queue: int, place: Place) -> float:
+    def _wait_in_line(self, connection: _Connection, queue: int, scope: Scope) -> float:
         """Wait in a queue; writes after that have the time at which the wait ended."""
         connection.execute(f"SELECT {limits.of_queue(self.engine.dialect)}")
         connection.execute(f"SELECT pg_advisory_xact_lock({queue})")
-        if place.given is not None:
-            return place.given()
+        if scope.given is not None:
+            return scope.given()
         return float(connection.execute(translated(_TIME, True, False)).fetchone()[0])
 
     def _limited(self, connection: _Connection) -> Callable[[str, Params], Any]:
@@ -144,10 +163,8 @@ class Database:
 class _Connection:
     """A connection of the engine's pool in autocommit, whose errors are SQLAlchemy's."""
 
-    def __init__(
-        self, engine: sa.Engine, pooled: Any, seen: Callable[[str, Params], None] | None
-    ) -> None:
-        self._dialect, self._pooled, self._seen = engine.dialect, pooled, seen
+    def __init__(self, engine: sa.Engine, pooled: Any) -> None:
+        self._dialect, self._pooled = engine.dialect, pooled
         self._hidden = engine.hide_parameters
         self._driver: Any = pooled.dbapi_connection
         self._many = engine.dialect.driver == "psycopg"  # its cursor shows the first result
@@ -168,8 +185,6 @@ class _Connection:
 
     def execute(self, sql: str, params: Params | None = None) -> Any:
         """Run a statement; returns the cursor with its result."""
-        if self._seen is not None:
-            self._seen(sql, params or {})
         try:
             self._cursor.execute(sql, params or {})
             while self._many and self._cursor.nextset():
@@ -184,6 +199,8 @@ class _Connection:
                 sql, params, error, self._dialect.loaded_dbapi.Error,
                 hide_parameters=self._hidden, connection_invalidated=gone, dialect=self._dialect,
             ) from error  # fmt: skip
+        for listener in _listeners:
+            listener(sql, params or {}, self._cursor)
         return self._cursor
 
     def roll_back(self) -> None:

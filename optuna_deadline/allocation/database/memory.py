@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.creation import create_or_check
-from optuna_deadline.allocation.database.transaction import Params, Place, Transaction
+from optuna_deadline.allocation.database.text import translated
+from optuna_deadline.allocation.database.transaction import Params, Scope, Transaction
 
 _ANSWERS = 10_000
 
@@ -38,38 +39,39 @@ class MemoryDatabase(Database):
         )
         super().__init__(engine)
         self.one_host = False
-        self._cursor = self.connection.cursor()
+        self.tolerance = 1e300  # simulated workers renew far ahead
+        self._execute = self.connection.cursor().execute
         self._lock = threading.RLock()
         self._answers = _Answers()
 
     @contextmanager
-    def begin(self, place: Place, name: str, queue: int | None = None) -> Iterator[Transaction]:
+    def begin(self, scope: Scope, name: str, queue: int | None = None) -> Iterator[Transaction]:
         """Begin, yield, commit; roll back on any error."""
         with self._lock:
-            self._cursor.execute("BEGIN")
+            self._execute("BEGIN")
             try:
-                tx = self._transaction(place)
+                tx = self._transaction(scope)
                 yield tx
-                tx.write_events()
-                self._cursor.execute("COMMIT")
+                self.written += tx.write_events()
+                self._execute("COMMIT")
             except BaseException:
-                self._cursor.execute("ROLLBACK")
+                self._execute("ROLLBACK")
                 self._answers.forget()
                 raise
 
     @contextmanager
-    def each_alone(self, place: Place, name: str = "") -> Iterator[Transaction]:
+    def each_alone(self, scope: Scope, name: str = "") -> Iterator[Transaction]:
         """Statements of which each is its own transaction."""
         with self._lock:
-            yield self._transaction(place)
+            yield self._transaction(scope)
 
-    def _transaction(self, place: Place) -> Transaction:
-        if place.given is None:
+    def _transaction(self, scope: Scope) -> Transaction:
+        if scope.given is None:
             raise ValueError("A table in memory needs the time: give it now=.")
-        return _Remembering(self._cursor.execute, place, place.given(), self._answers)
+        return _Remembering(self._execute, scope, scope.given(), self._answers)
 
     def forget(self) -> None:
-        """Forget the answers, once another connection has changed rows."""
+        """Forget the answers, once rows have changed by another door."""
         self._answers.forget()
 
 
@@ -108,14 +110,15 @@ class _Answers:
 class _Remembering(Transaction):
     """A transaction that repeats known answers: planners ask the same again and again."""
 
-    def __init__(self, execute: Any, place: Place, now: float, answers: _Answers) -> None:
-        super().__init__(execute, place, now, postgresql=False)
+    def __init__(self, execute: Any, scope: Scope, now: float, answers: _Answers) -> None:
+        super().__init__(execute, scope, now, postgresql=False)
+        self._always["latest"] = now
         self._answers = answers
 
     def _execute(self, text: str, params: Params) -> Any:
         for table in _changed(text):
             self._answers.changes[table] += 1
-        return super()._execute(text, params)
+        return self._run(translated(text, False, True), {**self._always, **params})
 
     def rows(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
         """All rows of a query, or of a change that returns some."""

@@ -15,16 +15,13 @@ import logging
 import random
 import select
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
 
 from optuna_deadline._wake_pipe import WakePipe
-from optuna_deadline.allocation.sql.transaction import Transaction
-
-_MAX_NOTIFIED = 8  #: the most workers that are notified one by one; beyond it, all workers poll
 
 
 def channel(pool_name: str, worker: str | None = None) -> str:
@@ -35,23 +32,6 @@ def channel(pool_name: str, worker: str | None = None) -> str:
     """
     named = pool_name if worker is None else f"{pool_name}\0{worker}"
     return f"optuna_deadline_{hashlib.blake2s(named.encode(), digest_size=12).hexdigest()}"
-
-
-def notify(tx: Transaction, workers: Iterable[str | None] | None = None) -> None:
-    """Notify listeners of the pool when this transaction commits.
-
-    Args:
-        tx: The transaction.
-        workers: The workers to notify, possibly none; None for all of the pool.
-    """
-    if tx.connection.dialect.name != "postgresql":
-        return
-    named = sorted({worker for worker in workers or () if worker is not None})
-    if workers is not None and not named:
-        return
-    all_workers = not 0 < len(named) <= _MAX_NOTIFIED
-    channels = [channel(tx.pool, worker) for worker in ([None] if all_workers else named)]
-    tx.execute(sa.select(*[sa.func.pg_notify(name, "") for name in channels]))
 
 
 _logger = logging.getLogger("optuna_deadline")

@@ -7,7 +7,7 @@ clock. A transaction writes its events together just before it commits, in one r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ _NOTIFIED = 8  #: the most workers that are notified one by one; beyond it, all 
 
 
 @dataclass
-class Place:
+class Scope:
     """Where a transaction works.
 
     Attributes:
@@ -39,7 +39,7 @@ class Transaction:
 
     Args:
         execute: Runs a translated statement; returns the driver's cursor.
-        place: The pool and the study.
+        scope: The pool and the study.
         now: The time at which it began.
         postgresql: Whether the database is PostgreSQL.
 
@@ -48,17 +48,19 @@ class Transaction:
         pool: The pool's name.
         study: The study's id.
         postgresql: Whether the database is PostgreSQL.
+        clock: The time as a column; where it is given, the answer does not depend on it.
     """
 
-    def __init__(self, execute: Execute, place: Place, now: float, postgresql: bool) -> None:
+    def __init__(self, execute: Execute, scope: Scope, now: float, postgresql: bool) -> None:
         self.now, self.pool, self.study, self.postgresql = (
             now,
-            place.pool,
-            place.study_id,
+            scope.pool,
+            scope.study_id,
             postgresql,
         )
-        self._run, self._given = execute, place.given
-        self._always: Params = {"now": now, "pool": place.pool, "study": place.study_id}
+        self.clock = "NOW" if scope.given is None else "NULL"
+        self._run, self._given = execute, scope.given
+        self._always: Params = {"now": now, "pool": scope.pool, "study": scope.study_id}
         self._events: list[tuple[Any, ...]] = []
 
     def _execute(self, text: str, params: Params) -> Any:
@@ -66,6 +68,10 @@ class Transaction:
             self._always["latest"] = self._given()
         sql = translated(text, self.postgresql, self._given is not None)
         return self._run(sql, {**self._always, **params})
+
+    def time_of(self, read: float | None) -> float:
+        """The time that the column :attr:`clock` has shown, or that is given."""
+        return self._given() if read is None and self._given is not None else float(read or 0.0)
 
     def rows(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
         """All rows of a query, or of a change that returns some."""
@@ -86,6 +92,13 @@ class Transaction:
         """Change rows; returns their number."""
         return int(self._execute(text, params).rowcount)
 
+    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows, given by column, all with the same columns."""
+        for row in rows:
+            columns = ", ".join(row)
+            values = ", ".join([f":{name}" for name in row])
+            self.run(f"INSERT INTO @{table} ({columns}) VALUES ({values})", **row)
+
     def event(
         self,
         kind: str,
@@ -105,11 +118,12 @@ class Transaction:
             (pool or self.pool, study, kind, number, slot, fence, term, worker, json.dumps(detail))
         )
 
-    def write_events(self) -> None:
-        """Write the events in their order, in one statement."""
-        if self._events:
-            self._execute(_EVENTS, {"rows": listed(self._events)})
-            self._events.clear()
+    def write_events(self) -> int:
+        """Write the events in their order, in one statement; returns their number."""
+        events, self._events = self._events, []
+        if events:
+            self._execute(_EVENTS, {"rows": listed(events)})
+        return len(events)
 
     def notify(self, workers: Iterable[str | None] | None = None) -> None:
         """Notify listeners of the pool when this commits; a hint, on PostgreSQL only.

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.schema import POOL_LENGTH, check_length
-from optuna_deadline.allocation.database.transaction import Place, Transaction
+from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import ALIVE
 
 TTL = 30.0  #: seconds that a lease lasts without renewal
@@ -52,26 +52,26 @@ class Base:
         check_length("pool", pool, POOL_LENGTH)
         self.database = database if isinstance(database, Database) else Database(database)
         self.ttl, self.grace = ttl, grace
-        self._place = Place(pool, study_id, now)
+        self._scope = Scope(pool, study_id, now)
 
     @property
     def pool(self) -> str:
         """The pool's name."""
-        return self._place.pool
+        return self._scope.pool
 
     @property
     def study_id(self) -> int:
         """The study's id in the table."""
-        return self._place.study_id
+        return self._scope.study_id
 
     def now(self) -> float:
         """The database's time; leases and deadlines are compared with this clock only."""
-        return self.database.now() if self._place.given is None else self._place.given()
+        return self.database.now() if self._scope.given is None else self._scope.given()
 
-    def _tx(self, name: str, queue: int | None = None) -> AbstractContextManager[Transaction]:
+    def _tx(self, name: str = "", queue: int | None = None) -> AbstractContextManager[Transaction]:
         """A transaction; ``NAME.commit`` and ``NAME.committed`` are its crash points."""
-        return self.database.begin(self._place, name, queue)
+        return self.database.begin(self._scope, name, queue)
 
     def _alone(self, name: str = "") -> AbstractContextManager[Transaction]:
         """Queries, or one change, of which each is its own transaction."""
-        return self.database.each_alone(self._place, name)
+        return self.database.each_alone(self._scope, name)

@@ -18,7 +18,7 @@ from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import GangPart, Grant, PlannedTrial, Rendezvous, Renewal
 from optuna_deadline.allocation.rules import as_planned, placement_detail
 from optuna_deadline.allocation.table.base import OF_SEGMENT, OF_TRIAL, OWNED
-from optuna_deadline.allocation.table.pool import Pool
+from optuna_deadline.allocation.table.pool import ElectedRoles
 from optuna_deadline.allocation.table.reads import PAIRS, TRIALS
 from optuna_deadline.errors import LeaseLost
 
@@ -26,7 +26,7 @@ from optuna_deadline.errors import LeaseLost
 FREE = "holder = NULL, lease = NULL, number = NULL, study_id = NULL, fence = fence + 1"
 
 
-class Leases(Pool):
+class Leases(ElectedRoles):
     """The leases of slots, and the gangs that hold them."""
 
     def acquire(
@@ -190,11 +190,11 @@ class Leases(Pool):
         """
         params = {"me": worker_id, "ttl": self.ttl, "held": listed(held)}
         if self.database.postgresql:
-            with self._alone("renew") as tx:
+            with self._alone() as tx:
                 rows = tx.rows(_RENEW, **params)
             kept = frozenset((row[2], row[3]) for row in rows if row[2] is not None)
             return Renewal(rows[0][0], kept, rows[0][1])
-        with self._tx("renew") as tx:
+        with self._tx() as tx:
             offers = tx.value(_RENEW_WORKER, **params, lease=tx.now + self.ttl)
             slots = tx.rows(_RENEW_SLOTS, **params, lease=tx.now + self.ttl) if held else ()
             return Renewal(tx.now, frozenset(slots), offers)
@@ -322,7 +322,7 @@ class Leases(Pool):
             False if the worker does not own the trial under this fence; then nothing changes.
         """
         mine: dict[str, Any] = {"me": worker_id, "number": number, "fence": fence}
-        with self._tx("cancel_grant") as tx:
+        with self._tx() as tx:
             owned = tx.row(
                 f"SELECT trial_id, value, failures FROM @trial WHERE {OWNED} FOR UPDATE", **mine
             )

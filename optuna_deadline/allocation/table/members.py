@@ -23,7 +23,7 @@ class Members(Reads):
 
     def make_pool(self) -> tuple[float, float]:
         """Create the pool unless it exists; returns the seconds of its leases and its grace."""
-        with self._tx("make_pool", REGISTRATION) as tx:
+        with self._tx(queue=REGISTRATION) as tx:
             self._ensure_pool(tx)
         return self.ttl, self.grace
 
@@ -75,7 +75,7 @@ class Members(Reads):
                 :mod:`optuna_deadline.allocation.admission` forbids it.
         """
         info = machine_info or MachineInfo()
-        with self._tx("register", REGISTRATION) as tx:
+        with self._tx("register", queue=REGISTRATION) as tx:
             self._ensure_pool(tx)
             newcomer = Worker(
                 worker_id, self.pool, self.study_id, host, pid, "live", tx.now + self.ttl,
@@ -193,7 +193,7 @@ class Members(Reads):
         :meth:`reap`, and no other one is alive: then since the end of the last lease, as the event
         says.
         """
-        with self._tx("leave") as tx:
+        with self._tx() as tx:
             tx.run("UPDATE @worker SET state = 'left', lease = :now WHERE id = :me", me=worker_id)
             tx.run(
                 "DELETE FROM @offer WHERE worker = :me AND slot_id NOT IN "
@@ -214,7 +214,7 @@ class Members(Reads):
             The number of live workers of the pool on the host, drained before or not.
         """
         # In the queue, because a worker that registers again writes a new row of its own.
-        with self._tx("drain", REGISTRATION) as tx:
+        with self._tx(queue=REGISTRATION) as tx:
             there = self._living(tx, "w.pool = :pool AND w.host = :host", host=host)
             changed = tx.rows(
                 "UPDATE @worker SET drained = CASE WHEN :drained THEN :now ELSE NULL END WHERE "

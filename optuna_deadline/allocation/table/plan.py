@@ -14,7 +14,7 @@ from optuna_deadline.allocation.table.base import IS_ALIVE, OF_TRIAL
 from optuna_deadline.allocation.table.segments import Segments
 
 
-class Plan(Segments):
+class PlannerWrites(Segments):
     """What a planner writes."""
 
     def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
@@ -175,7 +175,7 @@ class Plan(Segments):
         Raises:
             LeaseLost: Another term has begun.
         """
-        with self._tx("set_gate") as tx:
+        with self._tx() as tx:
             self._guard_planner(tx, worker_id, term)
             if tx.run(
                 "UPDATE @study SET gate_closed = CASE WHEN :open THEN NULL ELSE :now END WHERE "

@@ -16,7 +16,7 @@ from optuna_deadline.allocation.table.members import Members
 from optuna_deadline.errors import LeaseLost
 
 
-class Pool(Members):
+class ElectedRoles(Members):
     """Elections, and the transitions of a pool's leader."""
 
     def elect_leader(self, worker_id: str) -> int | None:
@@ -24,7 +24,7 @@ class Pool(Members):
 
         Terms are as in :meth:`elect_planner`, but per pool: its leader divides the slots.
         """
-        with self._tx("elect") as tx:
+        with self._tx() as tx:
             return self._elect(tx, worker_id, "leader", "holder", "pool = :pool", "lead")
 
     def elect_planner(self, worker_id: str) -> int | None:
@@ -34,7 +34,7 @@ class Pool(Members):
         planned in between. None while another one is elected, and for a worker that has left.
         """
         mine = "pool = :pool AND study_id = :study"
-        with self._tx("elect") as tx:
+        with self._tx() as tx:
             return self._elect(tx, worker_id, "tenant", "planner", mine, "elect")
 
     def _elect(
@@ -93,6 +93,18 @@ class Pool(Members):
         ) is None:  # fmt: skip
             raise LeaseLost(f"Term {term} of study {self.study_id} in pool {self.pool!r} is over.")
 
+    def _guard_leader(self, tx: Transaction, worker_id: str, term: int) -> None:
+        """Lock the leader's row for this term.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+        if tx.row(
+            "SELECT 1 FROM @leader WHERE pool = :pool AND holder = :me AND term = :term FOR SHARE",
+            me=worker_id, term=term,
+        ) is None:  # fmt: skip
+            raise LeaseLost(f"Term {term} of pool {self.pool!r} is over.")
+
     def lend(
         self,
         worker_id: str,
@@ -116,12 +128,7 @@ class Pool(Members):
             LeaseLost: Another term has begun.
         """
         with self._tx("lend") as tx:
-            if tx.row(
-                "SELECT 1 FROM @leader WHERE pool = :pool AND holder = :me AND term = :term "
-                "FOR SHARE",
-                me=worker_id, term=term,
-            ) is None:  # fmt: skip
-                raise LeaseLost(f"Term {term} of pool {self.pool!r} is over.")
+            self._guard_leader(tx, worker_id, term)
             # Accounts first: a waiter for a trial may hold its study's row, a waiter for a slot a
             # trial.
             open_ = tx.rows(
@@ -166,7 +173,7 @@ class Pool(Members):
         Raises:
             LeaseLost: Another term has begun.
         """
-        with self._tx("set_claim") as tx:
+        with self._tx() as tx:
             self._guard_planner(tx, worker_id, term)
             tx.run(
                 "UPDATE @tenant SET live = :live, most = :most, done = :done, remaining = "

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+import sqlalchemy as sa
+
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.rows import Rows, content
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.columns import Records, content
 from optuna_deadline.allocation.database.text import listed
-from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import (
     CheckpointOrigin,
     Event,
@@ -27,40 +31,36 @@ from optuna_deadline.allocation.records import (
     Tenant,
     Worker,
 )
-from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.table.base import IS_ALIVE, Base
 from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import parse_location
 from optuna_deadline.errors import StudyGone
 
-TRIALS = Rows(
+TRIALS = Records(
     PlannedTrial, schema.trial, "t", mode="desired_mode", worker="desired_worker",
     slots="desired_slots", since="desired_since", end_reported="told", others="desired_others",
 )  # fmt: skip
-WORKERS = Rows(Worker, schema.worker, "w")
-SLOTS = Rows(lambda *row: Slot(*[*row[:10], (), row[10]]), schema.slot, "s", fields=Slot)
+WORKERS = Records(Worker, schema.worker, "w")
+SLOTS = Records(lambda *row: Slot(*[*row[:10], (), row[10]]), schema.slot, "s", fields=Slot)
 PAIRS, TEXTS = content(schema.part.c.slots), content(schema.part.c.devices)
-_SEGMENTS = Rows(
+_SEGMENTS = Records(
     lambda *row: SegmentRow(*[*row[:11], row[11] or 1]), schema.segment, "g", fields=SegmentRow
 )
-_REPORTS = Rows(
+_REPORTS = Records(
     lambda *row: ReportRow(*[*row[:3], math.nan if row[3] is None else row[3], *row[4:]]),
     schema.report, "r", fields=ReportRow, cached=False,
 )  # fmt: skip
-_CHECKPOINTS = Rows(
+_CHECKPOINTS = Records(
     lambda *row: Checkpoint(*row)._replace(path=parse_location(row[4])),
     schema.checkpoint, "c", fields=Checkpoint,
 )  # fmt: skip
-_EVENTS = Rows(Event, schema.event, "e", cached=False)
+_EVENTS = Records(Event, schema.event, "e", cached=False)
 _IN_ORDER = attrgetter("granted", "number", "fence")
 _FACTS = 9  # columns of the orders before those of their trials
 #: A worker whose lease has not expired. A lease that ends too late is from before the clock was
 #: set back, and its worker is dead.
-_LIVES = (
-    "w.state = 'live' AND w.lease > NOW AND "
-    f"w.lease <= NOW + p.ttl + CAST({CLOCK_TOLERANCE} AS DOUBLE PRECISION)"
-)
+_LIVES = "w.state = 'live' AND w.lease > NOW AND w.lease <= NOW + p.ttl + :tolerance"
 
 
 class Reads(Base):
@@ -71,7 +71,7 @@ class Reads(Base):
         return WORKERS.all(tx.rows(
             f"SELECT {WORKERS.names} FROM @worker w JOIN @pool p ON p.name = w.pool "
             f"WHERE {_LIVES} AND ({where}) ORDER BY w.registered, w.id",
-            **params,
+            tolerance=self.database.tolerance, **params,
         ))  # fmt: skip
 
     def workers(self) -> list[Worker]:
@@ -97,7 +97,12 @@ class Reads(Base):
         """
         with self._alone() as tx:
             if not self._living(tx, "w.pool = :pool AND w.study_id = :study"):
-                self._place.pool = next(iter(_pools_of(tx)), self.pool)
+                last = tx.value(
+                    "SELECT n.pool FROM @tenant n WHERE n.study_id = :study ORDER BY coalesce("
+                    "(SELECT max(w.registered) FROM @worker w WHERE w.pool = n.pool AND "
+                    "w.study_id = n.study_id), n.joined) DESC LIMIT 1"
+                )
+                self._scope.pool = last or self.pool
 
     def slots(self) -> list[Slot]:
         """All slots of the pool; a drained worker offers none."""
@@ -106,7 +111,12 @@ class Reads(Base):
 
     def _slots(self, tx: Transaction, ids: Collection[int] | None = None) -> list[Slot]:
         some, these = ("true", "[]") if ids is None else ("s.id IN each(:ids)", listed(ids))
-        live = {row.id for row in self._living(tx, "w.pool = :pool") if row.drained is None}
+        here = (
+            "w.pool = :pool"
+            if ids is None
+            else ("w.id IN (SELECT worker FROM @offer WHERE slot_id IN each(:ids))")
+        )
+        live = {row.id for row in self._living(tx, here, ids=these) if row.drained is None}
         names: dict[int, list[str]] = {}
         for slot_id, name in tx.rows(
             "SELECT o.slot_id, o.worker FROM @offer o JOIN @worker w ON w.id = o.worker "
@@ -147,23 +157,31 @@ class Reads(Base):
         """The study's live workers and their slots; the cost does not grow with other studies."""
         with self._alone() as tx:
             rows = tx.rows(
-                f"SELECT {WORKERS.names}, count(s.id), sum(CASE WHEN s.lent_to = :study AND "
-                "(s.lease IS NULL OR s.lease > NOW) THEN 1 ELSE 0 END), min(s.lease), "
-                f"w.pool = :pool AND {_LIVES} FROM @worker w JOIN @pool p ON p.name = w.pool "
-                "LEFT JOIN @offer o ON o.worker = w.id LEFT JOIN @slot s ON s.id = o.slot_id "
+                f"SELECT {WORKERS.names}, p.ttl, s.lent_to = :study, s.lease, count(s.id), "
+                f"{tx.clock} FROM @worker w JOIN @pool p ON p.name = w.pool LEFT JOIN @offer o ON "
+                "o.worker = w.id LEFT JOIN @slot s ON s.id = o.slot_id WHERE w.study_id = :study "
                 # Not all workers that there ever were.
-                "WHERE w.study_id = :study AND (w.state = 'live' OR s.id IS NOT NULL) "
-                "GROUP BY w.id, p.ttl ORDER BY w.registered, w.id"
+                "AND (w.state = 'live' OR s.id IS NOT NULL) GROUP BY w.id, p.ttl, "
+                "s.lent_to = :study, s.lease ORDER BY w.registered, w.id"
             )
-        end = WORKERS.size
-        live = [(WORKERS.of(row[:end]), row[end], row[end + 1]) for row in rows if row[-1]]
-        here = [(row.id, offers, lent) for row, offers, lent in live if row.drained is None]
-        return Roster(
-            [worker for worker, _, _ in live],
-            {name: offers for name, offers, _ in here if offers},
-            {name: lent for name, _, lent in here if lent},
-            min([row[-2] for row in rows if row[-2] is not None], default=None),
-        )
+            now = tx.time_of(rows[0][-1]) if rows else 0.0
+        offered: Counter[str] = Counter()
+        lent: Counter[str] = Counter()
+        live: dict[str, Worker] = {}
+        for row in rows:
+            worker = WORKERS.of(row[: WORKERS.size])
+            ttl, mine, lease, count, _ = row[WORKERS.size :]
+            if worker.pool != self.pool or worker.state != "live":
+                continue
+            if not now < worker.lease <= now + ttl + self.database.tolerance:
+                continue
+            live[worker.id] = worker
+            if worker.drained is None and count:
+                offered[worker.id] += count
+                if mine and (lease is None or lease > now):
+                    lent[worker.id] += count
+        leases = [row[-3] for row in rows if row[-3] is not None]
+        return Roster(list(live.values()), dict(offered), dict(lent), min(leases, default=None))
 
     def free_slots(self, worker_id: str) -> list[int]:
         """Free slots that this worker offers and that are lent to its study.
@@ -183,13 +201,13 @@ class Reads(Base):
         with self._alone() as tx:
             rows = tx.rows(
                 "SELECT n.study_id, s.name, n.weight, n.joined, s.deadline, n.served, n.entitled, "
-                "n.live, n.most, n.done, n.remaining FROM @tenant n JOIN @study s ON "
+                "s.direction, n.live, n.most, n.done, n.remaining FROM @tenant n JOIN @study s ON "
                 "s.study_id = n.study_id WHERE n.pool = :pool AND s.settled IS NULL "
                 "ORDER BY n.study_id"
             )
-        claims = [None if row[8] is None else StudyClaim(*row[7:]) for row in rows]
+        claims = [None if row[9] is None else StudyClaim(*row[8:]) for row in rows]
         return [
-            Tenant(*[*row[:5], claim, *row[5:7]]) for row, claim in zip(rows, claims, strict=True)
+            Tenant(*[*row[:5], claim, *row[5:8]]) for row, claim in zip(rows, claims, strict=True)
         ]
 
     def orders(self, worker_id: str) -> Orders:
@@ -202,8 +220,8 @@ class Reads(Base):
         """
         with self._alone() as tx:
             rows = tx.rows(
-                "SELECT NOW, s.deadline, s.settled, s.pool_slots, s.funds_end, s.gate_closed, "
-                "p.epoch, (SELECT drained FROM @worker WHERE id = :me), "
+                f"SELECT {tx.clock}, s.deadline, s.settled, s.pool_slots, s.funds_end, "
+                "s.gate_closed, p.epoch, (SELECT drained FROM @worker WHERE id = :me), "
                 f"EXISTS (SELECT 1 FROM @part WHERE worker = :me), {TRIALS.names} "
                 "FROM @study s LEFT JOIN @pool p ON p.name = :pool LEFT JOIN @trial t ON "
                 f"t.study_id = s.study_id AND t.{IS_ALIVE} AND "
@@ -211,9 +229,10 @@ class Reads(Base):
                 "WHERE s.study_id = :study ORDER BY t.number",
                 me=worker_id,
             )
+            now = tx.time_of(rows[0][0]) if rows else 0.0
         if not rows:
             raise StudyGone("The study was deleted while the worker ran.")
-        now, deadline, settled, paid, funds_end, closed, epoch, drained, called = rows[0][:_FACTS]
+        deadline, settled, paid, funds_end, closed, epoch, drained, called = rows[0][1:_FACTS]
         return Orders(
             now=now,
             deadline=deadline,
@@ -348,18 +367,11 @@ class Reads(Base):
                 count=count,
             ) or 0)  # fmt: skip
 
-    def pools(self) -> list[str]:
-        """The pools that the study has joined; first the one that a worker joined last."""
-        with self._alone() as tx:
-            return _pools_of(tx)
 
-
-def _pools_of(tx: Transaction) -> list[str]:
-    return [pool for (pool,) in tx.rows(
-        "SELECT n.pool FROM @tenant n WHERE n.study_id = :study ORDER BY coalesce((SELECT "
-        "max(w.registered) FROM @worker w WHERE w.pool = n.pool AND w.study_id = n.study_id), "
-        "n.joined) DESC"
-    )]  # fmt: skip
+def pools(engine: sa.Engine) -> list[str]:
+    """The names of all pools."""
+    with Database(engine).each_alone(Scope("", 0)) as tx:
+        return [name for (name,) in tx.rows("SELECT name FROM @pool ORDER BY name")]
 
 
 def _offered(row: Slot, names: Sequence[str]) -> Slot:

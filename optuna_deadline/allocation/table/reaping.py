@@ -1,4 +1,4 @@
-"""Slots of dead workers are freed, by clocks or by who has verified that they have ended.
+"""Frees the slots of dead workers: by clocks, or once a process has verified their end.
 
 To reap is the only transition that compares clocks, on the late side.
 """
@@ -12,7 +12,6 @@ from optuna_deadline.allocation.database.access import REGISTRATION
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 from optuna_deadline.allocation.table.leases import FREE, Leases
 from optuna_deadline.allocation.table.reads import PAIRS, SLOTS
 
@@ -37,7 +36,7 @@ class Reaping(Leases):
             :class:`~optuna_deadline.allocation.database.clock.ClockMonitor`.
         """
         with self._tx("reap") as tx:
-            if self._place.given is None and not self.database.clock.is_reliable(
+            if self._scope.given is None and not self.database.clock.is_reliable(
                 self.ttl + self.grace, self.grace / 2, self.ttl / 2
             ):
                 return 0
@@ -46,7 +45,7 @@ class Reaping(Leases):
                 "(s.pool = :pool OR s.study_id = :study) AND s.holder IS NOT NULL AND "
                 "(s.lease + p.grace < :now OR s.lease > NOW + p.ttl + :tolerance) "
                 "ORDER BY s.id FOR UPDATE OF s SKIP LOCKED",
-                tolerance=CLOCK_TOLERANCE,
+                tolerance=self.database.tolerance,
             ))  # fmt: skip
             self._free_dead(tx, expired)
             self._release_orphans(
@@ -74,7 +73,7 @@ class Reaping(Leases):
         if not names:
             return 0
         these = {"names": listed(names)}
-        with self._tx("reap_ended", REGISTRATION) as tx:
+        with self._tx(queue=REGISTRATION) as tx:
             held = SLOTS.all(tx.rows(
                 f"SELECT {SLOTS.names} FROM @slot s WHERE s.holder IN names(:names) ORDER BY s.id "
                 "FOR UPDATE",

@@ -13,10 +13,10 @@ from typing import Any
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.rules import earlier_end, types_detail
 from optuna_deadline.allocation.table.base import IS_ALIVE, OF_TRIAL
-from optuna_deadline.allocation.table.plan import Plan
+from optuna_deadline.allocation.table.plan import PlannerWrites
 
 
-class Requests(Plan):
+class Requests(PlannerWrites):
     """What a user writes."""
 
     def hold(self, number: int, held: bool) -> bool:
@@ -29,7 +29,7 @@ class Requests(Plan):
             False if the trial has ended or is not in the table.
         """
         before = "held IS NULL" if held else "held IS NOT NULL"
-        with self._tx("hold") as tx:
+        with self._tx() as tx:
             since = tx.now if held else None
             return self._request(
                 tx, "hold", number, f"held = :value WHERE {before}", since, held=held
@@ -41,7 +41,7 @@ class Requests(Plan):
         Returns:
             False if the trial has ended or is not in the table.
         """
-        with self._tx("pin") as tx:
+        with self._tx() as tx:
             change = "pinned = :value WHERE pinned IS DISTINCT FROM :value"
             return self._request(tx, "pin", number, change, slots, slots=slots)
 
@@ -82,7 +82,7 @@ class Requests(Plan):
         Returns:
             False if the stored ones differ: read again.
         """
-        with self._tx("set_price") as tx:
+        with self._tx() as tx:
             row = self._lock_study(tx)
             if row is None or seen != row[1:]:
                 return False

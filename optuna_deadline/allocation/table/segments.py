@@ -33,8 +33,8 @@ class Segments(Reaping):
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
-        begin = self._alone if self.database.postgresql else self._tx
-        with begin("add_reports") as tx:
+        alone = self.database.postgresql
+        with self._alone("add_reports") if alone else self._tx("add_reports") as tx:
             self._add_reports(tx, worker_id, grant, new)
 
     def _add_reports(
@@ -141,11 +141,11 @@ class Segments(Reaping):
             "horizon": horizon, "batch": batch, "pausable": pausable,
         }  # fmt: skip
         if self.database.postgresql:
-            with self._alone("set_progress") as tx:
+            with self._alone() as tx:
                 if not tx.value(_SET_PROGRESS, **given):
                     raise lease_lost(grant)
             return
-        with self._tx("set_progress") as tx:
+        with self._tx() as tx:
             self._guard(tx, worker_id, grant)
             tx.run(f"{_PROGRESS_OF_SEGMENT} WHERE {OF_SEGMENT}", **given)
             if (horizon, batch, pausable) != (None, None, None):
@@ -161,7 +161,7 @@ class Segments(Reaping):
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
         of: dict[str, Any] = {"number": grant.number, "fence": grant.fence}
-        with self._tx("limit_slots") as tx:
+        with self._tx() as tx:
             self._guard(tx, worker_id, grant)
             if tx.run(
                 f"UPDATE @trial SET slot_limit = :slots, limit_reason = :reason WHERE {OF_TRIAL} "

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from optuna_deadline.allocation.records import Orders
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
 from optuna_deadline.planning.billing.ledger import BillingLedger
@@ -66,7 +66,7 @@ class PoolBudget:
     """
 
     def __init__(
-        self, table: AllocationStore, account: BudgetAccount, max_pool_slots: int = 0
+        self, table: AllocationTable, account: BudgetAccount, max_pool_slots: int = 0
     ) -> None:
         self._max_pool_slots = max_pool_slots
         self._table = table
@@ -227,7 +227,7 @@ _MAX_TRIES = 100
 
 
 def change_price(
-    table: AllocationStore, budget: Budget, started: float, kind: str, price: Price
+    table: AllocationTable, budget: Budget, started: float, kind: str, price: Price
 ) -> float | None:
     """Store a new price of slots in a study.
 

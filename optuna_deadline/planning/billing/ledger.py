@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.planning.billing.invoice import Invoice
 from optuna_deadline.planning.billing.price_schedule import Tariff
@@ -42,7 +42,7 @@ class BillingLedger:
         before: Spent before the first of the table's events.
     """
 
-    def __init__(self, table: AllocationStore, tariff: Tariff, before: float = 0.0) -> None:
+    def __init__(self, table: AllocationTable, tariff: Tariff, before: float = 0.0) -> None:
         self._table = table
         self._before = before
         self._tariff = tariff

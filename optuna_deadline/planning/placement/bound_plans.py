@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from optuna_deadline.allocation.records import Assignment, PlannedTrial
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.placement.data_locality import CheckpointLocality, HostBinding
 from optuna_deadline.planning.placement.gangs import SpreadRules, assign_workers, spread_rules
 from optuna_deadline.planning.reading import Reading
@@ -26,7 +26,7 @@ class BoundPlanner:
         table: The allocation table.
     """
 
-    def __init__(self, table: AllocationStore) -> None:
+    def __init__(self, table: AllocationTable) -> None:
         self._locality = CheckpointLocality(table)
         self.bindings: Mapping[int, HostBinding] = {}  #: in the last reading
         #: by waiting trial, why it waits: for a host or for the reaper

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial, Worker
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.checkpoints.sharing import reaches
 
@@ -36,7 +36,7 @@ class CheckpointLocality:
         table: The allocation table.
     """
 
-    def __init__(self, table: AllocationStore) -> None:
+    def __init__(self, table: AllocationTable) -> None:
         self._new = Tail(table.checkpoint_origins)
         self._read_before = False
         self._hosts_differ = False

@@ -28,7 +28,7 @@ class AllocationStoreTestCase(
     AdmissionSuite,
     GangSuite,
 ):
-    """The tests that every :class:`~optuna_deadline.allocation.store.AllocationStore` passes."""
+    """The tests that every :class:`~optuna_deadline.allocation.table.AllocationTable` passes."""
 
     @pytest.fixture
     def world(self) -> AllocationWorld:

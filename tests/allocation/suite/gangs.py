@@ -14,7 +14,7 @@ from allocation.suite.world import (
 )
 
 from optuna_deadline.allocation.records import Grant, MachineInfo, Rendezvous
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
 
 MEETING = Rendezvous("10.0.0.1", 29500, 29501, "secret", "/shared/1-3.ckpt")
@@ -363,7 +363,7 @@ class MoneySuite:
             assert store.events(kinds=["rest"]) == []
 
     @staticmethod
-    def _paying(world: AllocationWorld, *workers: str) -> AllocationStore:
+    def _paying(world: AllocationWorld, *workers: str) -> AllocationTable:
         """A study that pays for two slots, with these workers."""
         for name in workers:
             world.join(name)

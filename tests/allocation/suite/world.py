@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from optuna_deadline.allocation.records import Assignment, Event, Grant, OtherWorkers
-from optuna_deadline.allocation.store import AllocationStore
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 
 TTL = 30.0
@@ -30,7 +30,7 @@ class MakeStore(Protocol):
         ttl: float,
         grace: float,
         now: Callable[[], float],
-    ) -> AllocationStore:
+    ) -> AllocationTable:
         """The store for one pool and one study, which is created if it does not exist."""
 
 
@@ -49,12 +49,12 @@ class AllocationWorld:
     time: float = STARTED
     deadline: float = DEADLINE
     one_host: bool = False
-    _tables: dict[tuple[str, str], AllocationStore] = field(default_factory=dict)
+    _tables: dict[tuple[str, str], AllocationTable] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def open(
         self, pool: str = "pool", study: str = "study", *, ttl: float = TTL, grace: float = GRACE
-    ) -> AllocationStore:
+    ) -> AllocationTable:
         """A new store object, as in another process."""
         return self.make_store(
             pool=pool,
@@ -66,7 +66,7 @@ class AllocationWorld:
             now=lambda: self.time,
         )
 
-    def table(self, pool: str = "pool", study: str = "study") -> AllocationStore:
+    def table(self, pool: str = "pool", study: str = "study") -> AllocationTable:
         """The store of a pool and study; leases live 30 s, graces 15 s."""
         if (pool, study) not in self._tables:
             self._tables[pool, study] = self.open(pool, study)

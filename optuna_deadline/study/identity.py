@@ -18,8 +18,8 @@ from optuna.study import Study
 from optuna_deadline._optuna import id_of, storage_of
 from optuna_deadline.allocation.database.limits import begin_bounded, wait_in_line
 from optuna_deadline.allocation.database.schema import study, worker
-from optuna_deadline.allocation.sql import studies
 from optuna_deadline.errors import DeadlineError, StudyGone
+from optuna_deadline.study import rows as studies
 
 _ATTRIBUTE = "optuna_deadline:key"
 _ADVISORY_LOCK = 0x0D_EAD_14E

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from json import dumps
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.checked_columns import JsonColumn
 from optuna_deadline.allocation.database.schema import columns_of
 
 R = TypeVar("R")
 _CACHED = 4096
 
 
-class Rows(Generic[R]):
+class Records(Generic[R]):
     """The columns of a record in a statement, and the records of its rows.
 
     Equal rows give the same record: an unchanged trial stays the same object, and its columns are
@@ -44,7 +46,10 @@ class Rows(Generic[R]):
         cached: bool = True,
         **renamed: str,
     ) -> None:
-        columns: Sequence[Any] = columns_of(table, fields or record, **renamed)  # type: ignore[arg-type]
+        fields = fields or record  # type: ignore[assignment]
+        columns: Sequence[Any] = columns_of(table, fields, **renamed)  # type: ignore[arg-type]
+        before = {column: field for field, column in renamed.items()}
+        self._columns = [(before.get(one.name, one.name), one) for one in columns]
         self.names = ", ".join([f"{alias}.{column.name}" for column in columns])
         self.size = len(columns)
         known = [(place, _check_of(column.type)) for place, column in enumerate(columns)]
@@ -57,6 +62,15 @@ class Rows(Generic[R]):
             return record(*values)
 
         self.of: Callable[[tuple[Any, ...]], R] = lru_cache(_CACHED)(of) if cached else of
+
+    def stored(self, record: R) -> dict[str, Any]:
+        """A record's values by column, as the database keeps them."""
+        found = {}
+        for field, column in self._columns:
+            value = getattr(record, field)
+            json = isinstance(column.type, JsonColumn)
+            found[column.name] = (dumps(value) if value else None) if json else value
+        return found
 
     def all(self, rows: Iterable[tuple[Any, ...]]) -> list[R]:
         """The records of some rows."""

@@ -1,1 +1,0 @@
-"""The table in memory: for simulations and tests."""

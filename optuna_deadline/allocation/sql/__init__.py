@@ -1,1 +1,0 @@
-"""The table in a database: SQLite and PostgreSQL."""
