@@ -17,7 +17,7 @@ from sql_world import World
 from typer.testing import CliRunner
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.engine import connect, create, disconnect
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
@@ -56,7 +56,7 @@ def as_role(world: World, postgres: PostgresServer) -> Iterator[As]:
     engines: list[sa.Engine] = []
 
     def make(role: str) -> sa.Engine:
-        engines.append(sa.create_engine(world.engine.url.set(username=names[role])))
+        engines.append(create(world.engine.url.set(username=names[role])))
         return engines[-1]
 
     yield make
@@ -206,9 +206,7 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
         connection.exec_driver_sql(
             f"INSERT INTO study_owner VALUES ({world.study_id}, '{names['alice']}')"
         )
-    engines = {
-        who: sa.create_engine(world.engine.url.set(username=name)) for who, name in names.items()
-    }
+    engines = {who: create(world.engine.url.set(username=name)) for who, name in names.items()}
     try:
         slots = world.join("a")
         number = world.plan("a")

@@ -22,6 +22,7 @@ from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.checked_columns import unknown_content
 from optuna_deadline.allocation.database.clock import ClockMonitor
+from optuna_deadline.allocation.database.engine import BEGIN
 from optuna_deadline.allocation.database.text import translated
 from optuna_deadline.allocation.database.transaction import Params, Scope, Transaction
 from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
@@ -30,6 +31,7 @@ from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
 REGISTRATION = 0x0D_EAD_115
 Listener = Callable[[str, Params, Any], None]
 _listeners: list[Listener] = []
+_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _TIME = "SELECT CAST(NOW AS DOUBLE PRECISION)"
 
 
@@ -129,7 +131,6 @@ class Database:
         pooled = self.engine.raw_connection()
         connection = _Connection(self.engine, pooled)
         try:
-            connection.take()
             yield connection
         except Exception:
             raise
@@ -141,10 +142,10 @@ class Database:
 
     def _begin(self, connection: _Connection) -> float:
         if not self.postgresql:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(BEGIN["sqlite"])
             return float(connection.execute(translated(_TIME, False, False)).fetchone()[0])
         bounds = limits.of_transaction(self.engine.dialect)
-        begin = translated(f"BEGIN ISOLATION LEVEL READ COMMITTED; {_TIME}, {bounds}", True, False)
+        begin = translated(f"{BEGIN['postgresql']}; {_TIME}, {bounds}", True, False)
         return float(connection.execute(begin).fetchone()[0])
 
     def _wait_in_line(self, connection: _Connection, queue: int, scope: Scope) -> float:
@@ -156,7 +157,7 @@ class Database:
         return float(connection.execute(translated(_TIME, True, False)).fetchone()[0])
 
     def _limited(self, connection: _Connection) -> Callable[[str, Params], Any]:
-        bounds = f"SELECT {limits.of_statement()}; "
+        bounds = f"{_COMMITTED}; SELECT {limits.of_statement()}; "
         return lambda sql, params: connection.execute(bounds + sql, params)
 
 
@@ -168,12 +169,6 @@ class _Connection:
         self._hidden = engine.hide_parameters
         self._driver: Any = pooled.dbapi_connection
         self._many = engine.dialect.driver == "psycopg"  # its cursor shows the first result
-        self._cursor: Any = None
-
-    def take(self) -> None:
-        """Set autocommit; SQLite's driver is in it from the start."""
-        if self._dialect.name == "postgresql":
-            self._driver.autocommit = True
         self._cursor = self._open()
 
     def _open(self) -> Any:
@@ -216,11 +211,6 @@ class _Connection:
             self._pooled.invalidate(error if isinstance(error, Exception) else None)
 
     def give_back(self) -> None:
-        """Return the connection to the pool as it was."""
-        if self._pooled.is_valid and self._dialect.name == "postgresql":
-            try:
-                self._driver.autocommit = False
-            except self._dialect.loaded_dbapi.Error as error:
-                self.drop(error)
+        """Return the connection to the pool."""
         with suppress(self._dialect.loaded_dbapi.Error):
             self._pooled.close()

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -38,8 +38,15 @@ _NETWORK = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-#: On PostgreSQL. The locks must see what the one before has committed.
+#: Of Optuna's storage on PostgreSQL. The locks must see what the one before has committed.
 _SESSIONS = {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
+#: How transactions of the table begin; likewise.
+BEGIN = {
+    "postgresql": "BEGIN ISOLATION LEVEL READ COMMITTED",
+    # At the first write only, updates would be lost.
+    "sqlite": "BEGIN IMMEDIATE",
+}
+_ALONE = "optuna_deadline_alone"
 _DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
     # Behind a pooler, the next transaction may get a session without the prepared statement.
@@ -165,7 +172,7 @@ def has_table(url: str | URL, name: str) -> bool:
 
 def autocommit(engine: sa.Engine) -> sa.Connection:
     """A connection that sends no BEGIN and no COMMIT."""
-    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    return engine.connect().execution_options(**{_ALONE: True})
 
 
 def disconnect(engine: sa.Engine) -> None:
@@ -182,7 +189,8 @@ def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engi
     if backend == "sqlite":
         return _sqlite(url)
     if backend == "postgresql":
-        return _forgive(sa.create_engine(url, **{**_options(url, given), **_SESSIONS}))
+        options = {**_options(url, given), "pool_pre_ping": True, "isolation_level": None}
+        return _begin_by_statement(_forgive(sa.create_engine(url, **options)))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
     )
@@ -258,15 +266,35 @@ def _sqlite(url: URL) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
-        # The driver would begin a transaction at the first write only, and lose updates.
-        connection.isolation_level = None
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
 
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    return _begin_by_statement(engine)
 
+
+def _begin_by_statement(engine: sa.Engine) -> sa.Engine:
+    """Keep the driver in autocommit, and let a transaction begin and end by statements.
+
+    To set autocommit for each statement that is alone would take two round trips.
+    """
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        if engine.dialect.name == "sqlite":
+            connection.isolation_level = None
+        else:
+            connection.autocommit = True
+
+    def send(statement: str) -> Callable[[sa.Connection], None]:
+        def listener(connection: sa.Connection) -> None:
+            if not connection.get_execution_options().get(_ALONE):
+                connection.exec_driver_sql(statement)
+
+        return listener
+
+    sa.event.listen(engine, "begin", send(BEGIN[engine.dialect.name]))
+    if engine.dialect.name == "postgresql":  # SQLite's driver sends the ends itself
+        sa.event.listen(engine, "commit", send("COMMIT"))
+        sa.event.listen(engine, "rollback", send("ROLLBACK"))
     return engine
