@@ -118,7 +118,11 @@ class _Remembering(Transaction):
     def _execute(self, text: str, params: Params) -> Any:
         for table in _changed(text):
             self._answers.changes[table] += 1
-        return self._run(translated(text, False, True), {**self._always, **params})
+        sql = translated(text, False, True)
+        try:
+            return self._run(sql, {**self._always, **params})
+        except sqlite3.Error as error:
+            raise sa.exc.DBAPIError.instance(sql, params, error, sqlite3.Error) from error
 
     def rows(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
         """All rows of a query, or of a change that returns some."""

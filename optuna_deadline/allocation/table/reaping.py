@@ -15,6 +15,12 @@ from optuna_deadline.allocation.records import Slot
 from optuna_deadline.allocation.table.leases import FREE, Leases
 from optuna_deadline.allocation.table.reads import PAIRS, SLOTS
 
+#: Of the owner of a trial.
+_HOLDS_NOTHING = (
+    "NOT EXISTS (SELECT 1 FROM @slot s WHERE s.holder = {0}.owner AND s.study_id = {0}.study_id "
+    "AND s.number = {0}.number)"
+)
+
 
 class Reaping(Leases):
     """Transitions on the rows of dead workers."""
@@ -128,11 +134,10 @@ class Reaping(Leases):
         The slots are read again once the trials are locked: a trial that was granted after the
         first read has its slots by then.
         """
-        held = "(SELECT 1 FROM @slot s WHERE s.holder = {0}.owner AND s.study_id = {0}.study_id AND s.number = {0}.number)"  # noqa: E501
         found = tx.rows(
             "SELECT t.study_id, t.number, t.fence, t.owner, w.pool FROM @trial t LEFT JOIN "
             f"@worker w ON w.id = t.owner WHERE {among} AND t.state = 'running' AND "
-            f"t.owner IS NOT NULL AND NOT EXISTS {held.format('t')} "
+            f"t.owner IS NOT NULL AND {_HOLDS_NOTHING.format('t')} "
             "FOR UPDATE OF t SKIP LOCKED",
             **params,
         )
@@ -142,7 +147,7 @@ class Reaping(Leases):
             "UPDATE @trial SET owner = NULL, state = 'paused' FROM (SELECT "
             "CAST(value ->> 0 AS INTEGER) AS id, CAST(value ->> 1 AS INTEGER) AS trial FROM "
             "rows(:rows)) v WHERE @trial.study_id = v.id AND @trial.number = v.trial AND "
-            f"NOT EXISTS {held.format('@trial')} RETURNING @trial.study_id, @trial.number",
+            f"{_HOLDS_NOTHING.format('@trial')} RETURNING @trial.study_id, @trial.number",
             rows=listed([row[:2] for row in found]),
         ))  # fmt: skip
         for study, number, fence, owner, pool in found:
