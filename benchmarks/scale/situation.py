@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import PlannedTrial
@@ -235,7 +236,7 @@ def write_rows(found: Situation, engine: sa.Engine) -> None:
             target.exec_driver_sql(
                 f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), {last})"
             )
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with autocommit(engine) as connection:
         connection.exec_driver_sql("VACUUM ANALYZE")
 
 

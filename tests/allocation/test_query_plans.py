@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.database.access import listening
-from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.engine import autocommit, connect, disconnect
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
@@ -52,7 +52,7 @@ def grown(postgres: PostgresServer) -> Iterator[sa.Engine]:
     engine = connect(postgres.create_database(name))
     with engine.begin() as connection:
         connection.execute(sa.text(FILL.format(p=PREFIX, last=ROWS - 1)))
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with autocommit(engine) as connection:
         connection.exec_driver_sql("ANALYZE")
     yield engine
     disconnect(engine)
