@@ -153,6 +153,6 @@ class Slaq(TimeShared):
         return fall / largest if largest > 0 else 0.0
 
 
-def _fit(reports: tuple[Report, ...], memory: float) -> Decay | None:
+def _fit(reports: Sequence[Report], memory: float) -> Decay | None:
     points = [(report.step, -report.score) for report in reports if math.isfinite(report.score)]
     return fit_decay([k for k, _ in points], [loss for _, loss in points], memory)

@@ -7,15 +7,16 @@ plan has an order for every live trial. Workers carry it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
+from optuna_deadline.policies.curve import WORST as WORST
+from optuna_deadline.policies.curve import Curve
+from optuna_deadline.policies.curve import Report as Report
 
-#: Below every score; the score of NaN.
-WORST = -math.inf
 _ROUNDING = 1e-9
 
 
@@ -86,14 +87,6 @@ class Money:
         return most * self.node
 
 
-class Report(NamedTuple):
-    """One report: its score and the training time before it."""
-
-    step: int
-    score: float  #: larger is better in both directions; NaN became ``-inf``
-    trained: float  #: seconds of training over all segments so far
-
-
 @dataclass(frozen=True)
 class TrialView:
     """What a policy knows about one trial."""
@@ -101,7 +94,7 @@ class TrialView:
     number: int
     state: str  #: ready, running, paused, retired, failed, complete
     slots: int = 0  #: its slots in the last plan; 0 while paused
-    reports: tuple[Report, ...] = ()
+    reports: Sequence[Report] = ()
     changed: float = 0.0  #: when its plan last changed
     horizon: int | None = None  #: the last step of the objective
     step_seconds: float | None = None  #: seconds of a step on one slot
@@ -138,6 +131,8 @@ class TrialView:
     @property
     def best_score(self) -> float:
         """The best report."""
+        if isinstance(self.reports, Curve):
+            return self.reports.best_score
         return max((report.score for report in self.reports), default=WORST)
 
 

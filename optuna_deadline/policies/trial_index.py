@@ -15,6 +15,7 @@ from operator import is_not
 from typing import Any, TypeVar, cast
 
 from optuna_deadline.policies.api import Report, TrialView
+from optuna_deadline.policies.curve import extends
 from optuna_deadline.policies.rungs import Rung
 
 Value = TypeVar("Value")
@@ -45,7 +46,7 @@ class TrialIndex:
         self._known: dict[Any, Any] = {}
         self._kept: dict[Any, Any] = {}
         self._moved: set[int] = set()
-        self._of_trials: dict[tuple[int, Any], tuple[tuple[Report, ...], Any]] = {}
+        self._of_trials: dict[tuple[int, Any], tuple[Sequence[Report], Any]] = {}
 
     @property
     def furthest(self) -> float:
@@ -143,13 +144,12 @@ class TrialIndex:
         """Record the reports at rungs since the last update."""
         number = new.number
         reached = self._reached.get(number, 0)
-        if old is not None and reached:
-            same = new.reports is old.reports or new.reports[: len(old.reports)] == old.reports
-            if new.state == "failed" or not same:
-                for rung in self.rungs[:reached]:
-                    rung.forget(number)
-                reached = self._reached[number] = 0
-                self._known.clear()
+        anew = new.state == "failed" or (old and not extends(new.reports, old.reports))
+        if old is not None and reached and anew:
+            for rung in self.rungs[:reached]:
+                rung.forget(number)
+            reached = self._reached[number] = 0
+            self._known.clear()
         if new.state != "failed" and new.reports:
             last = new.reports[-1].step
             milestone = self.min_resource * self.reduction_factor**reached
@@ -173,7 +173,7 @@ class ReportReader:
     """
 
     def __init__(self) -> None:
-        self.seen: dict[int, tuple[Report, ...]] = {}
+        self.seen: dict[int, Sequence[Report]] = {}
 
     def take(self, trials: Sequence[TrialView], changed: set[int]) -> tuple[list[TrialView], bool]:
         """The trials to record, and whether the table starts again with them.
@@ -194,7 +194,7 @@ class ReportReader:
 
     def _is_other(self, trial: TrialView) -> bool:
         seen = self.seen.get(trial.number, ())
-        return bool(seen) and (trial.state == "failed" or trial.reports[: len(seen)] != seen)
+        return bool(seen) and (trial.state == "failed" or not extends(trial.reports, seen))
 
 
 class TrialIndexCache:
