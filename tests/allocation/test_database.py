@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import limits, text
 from optuna_deadline.allocation.database.access import Database, listening
-from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.engine import autocommit, connect, create
 from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.database.schema import PREFIX, event
 from optuna_deadline.allocation.database.text import listed
@@ -208,6 +208,26 @@ def test_isolation_is_read_committed_whatever_the_server_prefers(postgres_url: s
         assert tx.value(asked) == "read committed"
     with database.engine.begin() as connection:
         assert connection.exec_driver_sql(asked).scalar() == "read committed"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_errors_have_one_name_whatever_the_driver(postgres_url: str, driver: str) -> None:
+    """Workers tell an outage from a mistake by SQLAlchemy's names."""
+    url = sa.make_url(postgres_url).set(drivername=f"postgresql+{driver}")
+    database = Database(connect(url))
+    with pytest.raises(sa.exc.ProgrammingError), database.each_alone(SCOPE) as tx:
+        tx.rows("SELECT 1 FROM @nothing")
+    with pytest.raises(sa.exc.OperationalError) as gone, database.begin(SCOPE, "") as tx:
+        own = tx.value("SELECT pg_backend_pid()")
+        with database.each_alone(SCOPE) as other:
+            other.rows("SELECT pg_terminate_backend(CAST(:own AS INTEGER))", own=own)
+        tx.rows("SELECT 1")
+    assert gone.value.connection_invalidated
+    assert pools(database) == []
+    away = Database(create(url.set(port=1)))
+    with pytest.raises(sa.exc.OperationalError, match="refused"):
+        pools(away)
 
 
 def test_a_listener_hears_each_statement(sqlite_url: str) -> None:

@@ -128,7 +128,10 @@ class Database:
 
     @contextmanager
     def _connection(self) -> Iterator[_Connection]:
-        pooled = self.engine.raw_connection()
+        try:
+            pooled = self.engine.raw_connection()
+        except self.engine.dialect.loaded_dbapi.Error as error:
+            raise _named(self.engine, error) from error
         connection = _Connection(self.engine, pooled)
         try:
             yield connection
@@ -165,8 +168,7 @@ class _Connection:
     """A connection of the engine's pool in autocommit, whose errors are SQLAlchemy's."""
 
     def __init__(self, engine: sa.Engine, pooled: Any) -> None:
-        self._dialect, self._pooled = engine.dialect, pooled
-        self._hidden = engine.hide_parameters
+        self._engine, self._dialect, self._pooled = engine, engine.dialect, pooled
         self._driver: Any = pooled.dbapi_connection
         self._many = engine.dialect.driver == "psycopg"  # its cursor shows the first result
         if self._dialect.name == "postgresql" and not self._driver.autocommit:
@@ -192,10 +194,7 @@ class _Connection:
             gone = self._dialect.is_disconnect(error, self._driver, self._cursor)
             if gone:
                 self.drop(error)
-            raise sa.exc.DBAPIError.instance(
-                sql, params, error, self._dialect.loaded_dbapi.Error,
-                hide_parameters=self._hidden, connection_invalidated=gone, dialect=self._dialect,
-            ) from error  # fmt: skip
+            raise _named(self._engine, error, sql, params, gone) from error
         for listener in _listeners:
             listener(sql, params or {}, self._cursor)
         return self._cursor
@@ -216,3 +215,17 @@ class _Connection:
         """Return the connection to the pool."""
         with suppress(self._dialect.loaded_dbapi.Error):
             self._pooled.close()
+
+
+def _named(
+    engine: sa.Engine,
+    error: Exception,
+    sql: str | None = None,
+    params: Params | None = None,
+    gone: bool = False,
+) -> BaseException:
+    """SQLAlchemy's error for one of the driver."""
+    return sa.exc.DBAPIError.instance(
+        sql, params, error, engine.dialect.loaded_dbapi.Error, engine.hide_parameters, gone,
+        engine.dialect,
+    )  # fmt: skip
