@@ -30,8 +30,12 @@ _ADVICE = {
         "let sslmode, sslrootcert, sslcert and sslkey in the URL fit the server, as in "
         "?sslmode=require"
     ),
+    r"lock timeout": (
+        "another client keeps it locked; find that client in pg_stat_activity, and end it with "
+        "pg_terminate_backend"
+    ),
     # A late time-out may name a user's request.
-    r"(idle|idle-session|statement|lock|transaction)[ _]timeout|query_timeout"
+    r"(idle|idle-session|statement|transaction)[ _]timeout|query_timeout"
     r"|canceling statement due to user request": (
         "a time-out of the server or the pooler ended it; raise it for this account, as in "
         "ALTER ROLE name SET idle_session_timeout = 0"
@@ -54,7 +58,20 @@ def describe_database_error(error: BaseException) -> str:
     """One line of the database's message, without statements or passwords."""
     original = driver_error(error)
     lines = str(original).strip().splitlines()
-    return lines[0] if lines else type(original).__name__
+    if not lines:
+        return type(original).__name__
+    table = _locked_table(lines) if "lock timeout" in lines[0] else None
+    return lines[0] if table is None else f"{lines[0]} on {table}"
+
+
+def _locked_table(lines: list[str]) -> str | None:
+    """What a statement waited for: a row of a relation, or the table that a caret points to."""
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if found := re.search(r'relation "(\w+)"', line):
+            return found[1]
+        if line.startswith("LINE ") and below.strip() == "^":
+            return next(iter(re.findall(r"\w+", line[below.index("^") :])), None)
+    return None
 
 
 def advice_for(error: BaseException) -> str | None:

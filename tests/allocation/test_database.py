@@ -235,4 +235,6 @@ def test_a_listener_hears_each_statement(sqlite_url: str) -> None:
     with listening(lambda sql, *_: heard.append(sql)):
         pools(database)
     pools(database)
-    assert heard == [f"SELECT name FROM {PREFIX}pool ORDER BY name"]
+    assert [sql.split() for sql in heard] == [
+        f"SELECT name FROM {PREFIX}pool ORDER BY name".split()
+    ]

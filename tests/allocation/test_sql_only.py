@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
+from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.access import REGISTRATION, listening
 from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
 from optuna_deadline.allocation.database.schema import worker
@@ -24,6 +25,11 @@ from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.view import StudyWatcher
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Given
+from optuna_deadline.worker.database_errors import (
+    DATABASE_ERRORS,
+    advice_for,
+    describe_database_error,
+)
 
 
 def test_sqlite_from_a_second_host_is_refused(sqlite_url: str) -> None:
@@ -85,6 +91,34 @@ def test_what_is_renewed_while_a_reader_stands_still_is_not_from_the_future(
         found = look()
         assert found == 0 if look == table.reap else "a" in str(found), look
     assert [slot.holder for slot in table.slots()] == ["a"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("lock", "table"),
+    [
+        ("LOCK TABLE optuna_deadline_report IN ACCESS EXCLUSIVE MODE", "optuna_deadline_report"),
+        ("SELECT * FROM optuna_deadline_trial FOR UPDATE", "optuna_deadline_trial"),
+    ],
+)
+def test_a_report_that_waits_for_a_lock_holds_back_no_renewal_for_long(
+    table_only_url: str, lock: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker renews and tries again; its log names what it waits for."""
+    empty(table_only_url)
+    world = sql_world(table_only_url)
+    world.join("a", cpus=1)
+    grant = world.grant("a")
+    monkeypatch.setattr(limits, "_LOCK", 0.2)
+    with connect(table_only_url).begin() as holder:
+        holder.exec_driver_sql(lock)
+        with pytest.raises(DATABASE_ERRORS) as waited:
+            world.table().add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
+        assert world.table().renew("a", grant.slots).kept == frozenset(grant.slots)
+    assert describe_database_error(waited.value).endswith(f"lock timeout on {table}")
+    assert "pg_stat_activity" in (advice_for(waited.value) or "")
+    world.table().add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
+    assert len(world.table().reports()) == 1
 
 
 @pytest.mark.postgres

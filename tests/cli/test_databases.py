@@ -171,7 +171,7 @@ def test_a_server_that_answers_is_not_to_be_started(
         ("FATAL:  query_wait_timeout", "run fewer workers"),
         ("FATAL:  terminating connection due to idle-session timeout", "a time-out"),
         ("FATAL:  terminating connection due to idle-in-transaction timeout", "a time-out"),
-        ("ERROR:  canceling statement due to lock timeout", "a time-out"),
+        ("ERROR:  canceling statement due to lock timeout", "another client keeps it locked"),
         ("ERROR:  canceling statement due to user request", "a time-out"),
         ("FATAL:  client_idle_timeout", "a time-out"),
         ("FATAL:  SSL required", "let sslmode"),

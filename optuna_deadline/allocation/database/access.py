@@ -172,7 +172,7 @@ class _Connection:
         self._driver: Any = pooled.dbapi_connection
         self._many = engine.dialect.driver == "psycopg"  # its cursor shows the first result
         if self._dialect.name == "postgresql" and not self._driver.autocommit:
-            self._driver.autocommit = True  # somebody else's engine
+            self._driver.autocommit = True
         self._cursor = self._open()
 
     def _open(self) -> Any:

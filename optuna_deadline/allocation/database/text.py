@@ -63,6 +63,9 @@ def translated(text: str, postgresql: bool, given: bool) -> str:
         postgresql: Whether it is for PostgreSQL, else for SQLite.
         given: Whether a test or a simulation gives the time as ``:latest``.
     """
+    # On a line of its own: PostgreSQL's errors show the beginning of the line.
+    begins = r"(?<=[ (])(?<!DELETE )(INSERT INTO|UPDATE|DELETE FROM|FROM|JOIN) @"
+    text = re.sub(begins, r"\n\1 @", text)
     text = re.sub(r"@(\w+)", rf"{PREFIX}\1", text)
     if given:
         text = re.sub(r"\bNOW\b", "CAST(:latest AS DOUBLE PRECISION)", text)
