@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies import DEFAULT, Report, Snapshot, TrialView, known_policies
+from optuna_deadline.policies.curve import ReportCurve
 from optuna_deadline.study import policy_choice
 
 STEPS = 81
@@ -41,7 +42,7 @@ def draw(trials: int, gpus: int, seed: int) -> Snapshot:
                 number,
                 "running" if running else "paused",
                 slots=1 if running else 0,
-                reports=reports,
+                reports=ReportCurve(reports),
                 changed=0.0,
                 horizon=STEPS,
                 step_seconds=STEP_SECONDS,

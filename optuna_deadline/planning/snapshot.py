@@ -25,7 +25,7 @@ from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups, groups_
 from optuna_deadline.planning.limits import SlotLimits
 from optuna_deadline.planning.reading import BestReports, Reading
 from optuna_deadline.policies.api import WORST, Report, Request, Snapshot, TrialView
-from optuna_deadline.policies.curve import Curve
+from optuna_deadline.policies.curve import NO_REPORTS, ReportCurve
 from optuna_deadline.values.scores import score
 
 #: After this many gangs in a row whose ranks did not meet, no gang for this many seconds.
@@ -310,24 +310,21 @@ class SnapshotReader:
         return planned.owner is not None and not (row is not None and row.stepped)
 
 
-_NONE = Curve()
-
-
 class _Reports:
     """Every trial's reports by trained steps, updated as they arrive."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction
         self.first = 1  #: 0 if the study's steps count from there
-        self._sorted: dict[int, Curve] = {}
+        self._sorted: dict[int, ReportCurve] = {}
 
     def trained_steps(self, step: int | None) -> int | None:
         """The steps that are trained at a step of the objective's."""
         return None if step is None else trained_steps(step, self.first)
 
-    def of(self, number: int) -> Curve:
+    def of(self, number: int) -> ReportCurve:
         """One trial's reports by step."""
-        return self._sorted.get(number, _NONE)
+        return self._sorted.get(number, NO_REPORTS)
 
     def take(self, rows: list[ReportRow]) -> set[int]:
         """Record new rows in any order; returns their trials.
@@ -337,12 +334,14 @@ class _Reports:
         if self.first and any(row.step == 0 for row in rows):
             self.first = 0
             for number, reports in self._sorted.items():
-                self._sorted[number] = Curve([one._replace(step=one.step + 1) for one in reports])
+                self._sorted[number] = ReportCurve(
+                    [one._replace(step=one.step + 1) for one in reports]
+                )
         return {row.number for row in rows if self._add(row)}
 
     def _add(self, row: ReportRow) -> bool:
         number, step, value = row.number, trained_steps(row.step, self.first), row.value
-        before = self._sorted.get(number) or Curve()
+        before = self._sorted.get(number) or ReportCurve()
         found = WORST if math.isnan(value) else score(value, self._direction)
         report = Report(step, found, row.trained)
         if not before or before[-1].step < step:
@@ -351,7 +350,7 @@ class _Reports:
         place = bisect_left(before, step, key=_STEP)
         if before[place].step == step:
             return False
-        self._sorted[number] = Curve((*before[:place], report, *before[place:]))
+        self._sorted[number] = ReportCurve((*before[:place], report, *before[place:]))
         return True
 
 

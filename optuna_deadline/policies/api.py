@@ -7,14 +7,14 @@ plan has an order for every live trial. Workers carry it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
+from optuna_deadline.policies.curve import NO_REPORTS, ReportCurve
 from optuna_deadline.policies.curve import WORST as WORST
-from optuna_deadline.policies.curve import Curve
 from optuna_deadline.policies.curve import Report as Report
 
 _ROUNDING = 1e-9
@@ -94,7 +94,7 @@ class TrialView:
     number: int
     state: str  #: ready, running, paused, retired, failed, complete
     slots: int = 0  #: its slots in the last plan; 0 while paused
-    reports: Sequence[Report] = ()
+    reports: ReportCurve = NO_REPORTS  #: any sequence of reports becomes one
     changed: float = 0.0  #: when its plan last changed
     horizon: int | None = None  #: the last step of the objective
     step_seconds: float | None = None  #: seconds of a step on one slot
@@ -102,6 +102,10 @@ class TrialView:
     slot_limit: int | None = None  #: the most slots that it can train on; applied to every policy
     pausable: bool | None = None  #: False once it has reported without its segment
     starting: bool = False  #: whether it has its slots and has not made a step there
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reports, ReportCurve):
+            object.__setattr__(self, "reports", ReportCurve(self.reports))
 
     @property
     def alive(self) -> bool:
@@ -116,24 +120,22 @@ class TrialView:
     @property
     def step(self) -> int:
         """The last reported step, 0 before the first report."""
-        return self.reports[-1].step if self.reports else 0
+        return self.reports.last.step
 
     @property
     def trained(self) -> float:
         """Seconds of training until the last report."""
-        return self.reports[-1].trained if self.reports else 0.0
+        return self.reports.last.trained
 
     @property
     def last_score(self) -> float:
         """The last report; the worst score before the first."""
-        return self.reports[-1].score if self.reports else WORST
+        return self.reports.last.score
 
     @property
     def best_score(self) -> float:
         """The best report."""
-        if isinstance(self.reports, Curve):
-            return self.reports.best_score
-        return max((report.score for report in self.reports), default=WORST)
+        return self.reports.best_score
 
 
 class Request(NamedTuple):

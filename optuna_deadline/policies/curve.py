@@ -19,7 +19,10 @@ class Report(NamedTuple):
     trained: float  #: seconds of training over all segments so far
 
 
-class Curve(Sequence[Report]):
+_NOTHING = Report(0, WORST, 0.0)
+
+
+class ReportCurve(Sequence[Report]):
     """Reports by step, which never change.
 
     A curve and the one that follows it share one list, so a curve of n reports takes n steps to
@@ -29,24 +32,26 @@ class Curve(Sequence[Report]):
         reports: The reports by step.
 
     Attributes:
+        last: The last report; without one, a report of the worst score at step 0.
         best_score: The best score, the worst one without a report.
     """
 
-    __slots__ = ("_shared", "_size", "best_score")
+    __slots__ = ("_shared", "_size", "best_score", "last")
 
     def __init__(self, reports: Iterable[Report] = ()) -> None:
         self._shared = list(reports)
         self._size = len(self._shared)
+        self.last = self._shared[-1] if self._shared else _NOTHING
         self.best_score = max([report.score for report in self._shared], default=WORST)
 
-    def followed_by(self, report: Report) -> Curve:
+    def followed_by(self, report: Report) -> ReportCurve:
         """The curve with one report more."""
-        new = Curve()
+        new = ReportCurve()
         # Else another curve has gone on from this one.
         is_newest = len(self._shared) == self._size
         new._shared = self._shared if is_newest else self._shared[: self._size]
         new._shared.append(report)
-        new._size = self._size + 1
+        new._size, new.last = self._size + 1, report
         new.best_score = max(self.best_score, report.score)
         return new
 
@@ -81,16 +86,24 @@ class Curve(Sequence[Report]):
         return hash((self._size, *self[-1:]))
 
     def __repr__(self) -> str:
-        return f"Curve({list(self)!r})"
+        return f"ReportCurve({list(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Curve, (tuple(self),)
+        return ReportCurve, (tuple(self),)
+
+
+#: Of a trial before its first report.
+NO_REPORTS = ReportCurve()
 
 
 def extends(new: Sequence[Report], old: Sequence[Report]) -> bool:
     """Whether reports begin with others; at once for curves that share their list."""
     if len(new) < len(old):
         return False
-    if isinstance(new, Curve) and isinstance(old, Curve) and new._shared is old._shared:
+    if (
+        isinstance(new, ReportCurve)
+        and isinstance(old, ReportCurve)
+        and new._shared is old._shared
+    ):
         return True
     return tuple(new[: len(old)]) == tuple(old)

@@ -39,4 +39,4 @@ class DivergedPolicy:
 
 
 def _has_diverged(trial: TrialView) -> bool:
-    return bool(trial.reports) and trial.alive and not math.isfinite(trial.reports[-1].score)
+    return trial.alive and bool(trial.reports) and not math.isfinite(trial.last_score)

@@ -27,6 +27,7 @@ from optuna_deadline.policies import (
     Snapshot,
     TrialView,
 )
+from optuna_deadline.policies.curve import ReportCurve
 from optuna_deadline.policies.wrappers import BatchDivisorPolicy
 
 #: Rounds until a plan settles; slots that a trial cannot use go to another in the next round.
@@ -67,7 +68,7 @@ def trial_views(draw: st.DrawFn, number: int) -> TrialView:
         number=number,
         state=state,
         slots=draw(_SLOTS) if state == "running" else 0,
-        reports=reports,
+        reports=ReportCurve(reports),
         changed=draw(_CHANGED),
         horizon=draw(_HORIZON),
         step_seconds=draw(_STEP_SECONDS) if reports else None,

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from optuna_deadline.policies.api import WORST, Report, TrialView
-from optuna_deadline.policies.curve import Curve, extends
+from optuna_deadline.policies.curve import ReportCurve, extends
 
 
 def reports(count: int, seed: int = 0) -> list[Report]:
@@ -16,8 +16,8 @@ def reports(count: int, seed: int = 0) -> list[Report]:
     return [Report(step, chance.random(), float(step)) for step in range(1, count + 1)]
 
 
-def grown(rows: list[Report]) -> Curve:
-    curve = Curve()
+def grown(rows: list[Report]) -> ReportCurve:
+    curve = ReportCurve()
     for row in rows:
         curve = curve.followed_by(row)
     return curve
@@ -27,8 +27,8 @@ def test_a_curve_reads_like_its_tuple() -> None:
     rows = reports(9)
     curve = grown(rows)
     grown_on = curve.followed_by(Report(10, 2.0, 10.0))
-    assert curve == tuple(rows) == Curve(rows) and hash(curve) == hash(Curve(rows))
-    assert list(curve) == rows and len(curve) == 9 and bool(curve) and not Curve()
+    assert curve == tuple(rows) == ReportCurve(rows) and hash(curve) == hash(ReportCurve(rows))
+    assert list(curve) == rows and len(curve) == 9 and bool(curve) and not ReportCurve()
     for part in (slice(2, 5), slice(None, None, -2), slice(-3, None), slice(20)):
         assert curve[part] == tuple(rows)[part]
     assert (curve[0], curve[-1], grown_on[-1].step) == (rows[0], rows[-1], 10)
@@ -36,7 +36,7 @@ def test_a_curve_reads_like_its_tuple() -> None:
         with pytest.raises(IndexError):
             curve[place]
     assert pickle.loads(pickle.dumps(curve)) == curve != grown_on
-    assert curve.best_score == max(row.score for row in rows) and Curve().best_score == WORST
+    assert curve.best_score == max(row.score for row in rows) and ReportCurve().best_score == WORST
     assert TrialView(0, "paused", reports=grown_on).best_score == 2.0
 
 
@@ -50,7 +50,7 @@ def test_what_follows_a_curve_twice_is_two_curves() -> None:
 
 def test_a_long_curve_is_copied_at_no_report() -> None:
     """A tuple for each of 40,000 reports takes ten seconds of a planner's time."""
-    curve, lists = Curve(), set[int]()
+    curve, lists = ReportCurve(), set[int]()
     for row in reports(100):
         earlier, curve = curve, curve.followed_by(row)
         lists.add(id(curve._shared))

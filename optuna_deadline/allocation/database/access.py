@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -72,8 +72,9 @@ class Database:
         self.clock = ClockMonitor()
         self.written = 0
 
-    @contextmanager
-    def begin(self, scope: Scope, name: str, queue: int | None = None) -> Iterator[Transaction]:
+    def begin(
+        self, scope: Scope, name: str, queue: int | None = None
+    ) -> AbstractContextManager[Transaction]:
         """Begin, yield, commit; roll back on any error.
 
         Args:
@@ -82,10 +83,14 @@ class Database:
             queue: A queue in which to wait for all others first. SQLite needs none, since one
                 client writes at a time.
         """
+        return self._begun(scope, name, queue)
+
+    @contextmanager
+    def _begun(self, scope: Scope, name: str, queue: int | None) -> Iterator[Transaction]:
         with self._connection() as connection:
             try:
                 sent = time.monotonic()
-                now = self._begin(connection)
+                now = self._send_begin(connection)
                 if scope.given is not None:
                     now = scope.given()
                 else:
@@ -102,14 +107,17 @@ class Database:
                 raise
         crashpoint(f"{name}.committed")
 
-    @contextmanager
-    def each_alone(self, scope: Scope, name: str = "") -> Iterator[Transaction]:
+    def each_alone(self, scope: Scope, name: str = "") -> AbstractContextManager[Transaction]:
         """Statements of which each is its own transaction; a query locks nothing, even on SQLite.
 
         Args:
             scope: The pool and the study.
             name: As for :meth:`begin`, if the one statement writes.
         """
+        return self._alone(scope, name)
+
+    @contextmanager
+    def _alone(self, scope: Scope, name: str) -> Iterator[Transaction]:
         with self._connection() as connection:
             execute = self._limited(connection) if self.postgresql else connection.execute
             crashpoint(f"{name}.commit")
@@ -143,7 +151,7 @@ class Database:
         finally:
             connection.give_back()
 
-    def _begin(self, connection: _Connection) -> float:
+    def _send_begin(self, connection: _Connection) -> float:
         if not self.postgresql:
             connection.execute(BEGIN["sqlite"])
             return float(connection.execute(translated(_TIME, False, False)).fetchone()[0])

@@ -6,8 +6,7 @@ import re
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -40,39 +39,55 @@ class MemoryDatabase(Database):
         super().__init__(engine)
         self.one_host = False
         self.tolerance = 1e300  # simulated workers renew far ahead
-        self._execute = self.connection.cursor().execute
-        self._lock = threading.RLock()
-        self._answers = _Answers()
+        self.execute = self.connection.cursor().execute
+        self.lock = threading.RLock()
+        self.answers = _Answers()
 
-    @contextmanager
-    def begin(self, scope: Scope, name: str, queue: int | None = None) -> Iterator[Transaction]:
+    def begin(
+        self, scope: Scope, name: str, queue: int | None = None
+    ) -> AbstractContextManager[Transaction]:
         """Begin, yield, commit; roll back on any error."""
-        with self._lock:
-            self._execute("BEGIN")
-            try:
-                tx = self._transaction(scope)
-                yield tx
-                self.written += tx.write_events()
-                self._execute("COMMIT")
-            except BaseException:
-                self._execute("ROLLBACK")
-                self._answers.forget()
-                raise
+        return _Opened(self, scope, atomic=True)
 
-    @contextmanager
-    def each_alone(self, scope: Scope, name: str = "") -> Iterator[Transaction]:
+    def each_alone(self, scope: Scope, name: str = "") -> AbstractContextManager[Transaction]:
         """Statements of which each is its own transaction."""
-        with self._lock:
-            yield self._transaction(scope)
-
-    def _transaction(self, scope: Scope) -> Transaction:
-        if scope.given is None:
-            raise ValueError("A table in memory needs the time: give it now=.")
-        return _Remembering(self._execute, scope, scope.given(), self._answers)
+        return _Opened(self, scope, atomic=False)
 
     def forget(self) -> None:
         """Forget the answers, once rows have changed by another door."""
-        self._answers.forget()
+        self.answers.forget()
+
+
+class _Opened:
+    """Holds the connection; a class of its own, since a simulation opens ten thousand."""
+
+    __slots__ = ("_atomic", "_database", "_scope", "_tx")
+
+    def __init__(self, database: MemoryDatabase, scope: Scope, *, atomic: bool) -> None:
+        self._database, self._scope, self._atomic = database, scope, atomic
+
+    def __enter__(self) -> Transaction:
+        if self._scope.given is None:
+            raise ValueError("A table in memory needs the time: give it now=.")
+        database = self._database
+        database.lock.acquire()
+        now = self._scope.given()
+        self._tx = _Remembering(database.execute, self._scope, now, database.answers)
+        if self._atomic:
+            database.execute("BEGIN")
+        return self._tx
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        database = self._database
+        try:
+            if self._atomic and kind is None:
+                database.written += self._tx.write_events()
+                database.execute("COMMIT")
+        finally:
+            if database.connection.in_transaction and self._atomic:
+                database.execute("ROLLBACK")
+                database.answers.forget()
+            database.lock.release()
 
 
 @cache
