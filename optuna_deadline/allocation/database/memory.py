@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections import Counter
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -17,8 +16,6 @@ from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.creation import create_or_check
 from optuna_deadline.allocation.database.text import translated
 from optuna_deadline.allocation.database.transaction import Params, Scope, Transaction
-
-_ANSWERS = 10_000
 
 
 class MemoryDatabase(Database):
@@ -104,22 +101,20 @@ class _Answers:
     """The rows of queries, until a table that they read changes."""
 
     def __init__(self) -> None:
-        self.changes: Counter[str] = Counter()
-        self._known: dict[Any, tuple[list[int], list[Any]]] = {}
-
-    def get(self, key: Any, tables: tuple[str, ...]) -> list[Any] | None:
-        found = self._known.get(key)
-        if found is None or found[0] != [self.changes[name] for name in tables]:
-            return None
-        return found[1]
+        self._rows: dict[Any, list[Any]] = {}
+        self._of_table: dict[str, set[Any]] = {}  # keys
+        self.get = self._rows.get
 
     def put(self, key: Any, tables: tuple[str, ...], rows: list[Any]) -> None:
-        if len(self._known) >= _ANSWERS:
-            self._known.clear()
-        self._known[key] = [self.changes[name] for name in tables], rows
+        self._rows[key] = rows
+        for table in tables:
+            self._of_table.setdefault(table, set()).add(key)
 
-    def forget(self) -> None:
-        self._known.clear()
+    def forget(self, *tables: str) -> None:
+        """Forget what reads one of these tables; without any, all."""
+        for table in tables or tuple(self._of_table):
+            for key in self._of_table.pop(table, ()):
+                self._rows.pop(key, None)
 
 
 class _Remembering(Transaction):
@@ -131,9 +126,9 @@ class _Remembering(Transaction):
         self._answers = answers
 
     def _execute(self, text: str, params: Params) -> Any:
-        for table in _changed(text):
-            self._answers.changes[table] += 1
-        sql = translated(text, False, True)
+        sql, _, changed = _known(text)
+        if changed:
+            self._answers.forget(*changed)
         try:
             return self._run(sql, {**self._always, **params})
         except sqlite3.Error as error:
@@ -141,10 +136,11 @@ class _Remembering(Transaction):
 
     def rows(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
         """All rows of a query, or of a change that returns some."""
-        if not (tables := _read(text)):
+        _, tables, _ = _known(text)
+        if not tables:
             return super().rows(text, **params)
         key = (text, self.pool, self.study, *params.values())
-        found = self._answers.get(key, tables)
+        found = self._answers.get(key)
         if found is None:
             found = super().rows(text, **params)
             self._answers.put(key, tables, found)
@@ -152,6 +148,11 @@ class _Remembering(Transaction):
 
 
 @cache
+def _known(text: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """A statement for SQLite, the tables that it only reads, and those that it changes."""
+    return translated(text, postgresql=False, given=True), _read(text), _changed(text)
+
+
 def _read(text: str) -> tuple[str, ...]:
     """The tables of a query; none if its answer depends on the time, or if it changes rows."""
     if not text.startswith("SELECT") or re.search(r"\bNOW\b|:now\b", text):
@@ -159,7 +160,6 @@ def _read(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(re.findall(r"@(\w+)", text))))
 
 
-@cache
 def _changed(text: str) -> tuple[str, ...]:
     """The tables whose rows a statement changes, with those that follow their deletion."""
     found = re.match(r"(UPDATE|INSERT INTO|DELETE FROM) @(\w+)", text)
