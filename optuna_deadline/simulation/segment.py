@@ -93,11 +93,11 @@ class SimulatedSegment:
         world, step = self._world, self._step
         value, now = self._curve[step // self._every - 1], world.timeline.now()
         trained = self._trained()
-        world.table.add_reports(
-            self._worker.id, self.grant, [NewReport(step, value, self._trained_before + trained)]
-        )
+        new = NewReport(step, value, self._trained_before + trained)
         if value > self._best or now - self._saved_at >= world.cluster.save_every:
-            self._save(float(step), None if math.isnan(value) else value)
+            self._save(float(step), None if math.isnan(value) else value, new)
+        else:
+            world.table.add_reports(self._worker.id, self.grant, [new])
         if value > self._best:
             self._best = value
         if self._unwritten is None:
@@ -117,11 +117,12 @@ class SimulatedSegment:
     def _position(self) -> float:
         return self._from + self._trained() * self._rate
 
-    def _save(self, position: float, value: float | None) -> None:
+    def _save(self, position: float, value: float | None, *reports: NewReport) -> None:
+        """Write a checkpoint, together with the report before it, as an agent does."""
         grant, disk = self.grant, self._world.disk
         path = disk.write(position)
         new = Checkpoint(grant.number, grant.fence, int(position), value, path, 1, "simulated")
-        for old in self._world.table.add_checkpoint(self._worker.id, grant, new):
+        for old in self._world.table.add_checkpoint(self._worker.id, grant, new, reports=reports):
             disk.delete(old)
         self._saved, self._saved_at = position, self._world.timeline.now()
         self._has_saved = True

@@ -33,7 +33,7 @@ class Segments(Reaping):
         Raises:
             LeaseLost: The worker does not own the trial under the grant's fence.
         """
-        alone = self.database.postgresql
+        alone = self.database.postgresql or len(new) == 1
         with self._alone("add_reports") if alone else self._tx("add_reports") as tx:
             self._add_reports(tx, worker_id, grant, new)
 
@@ -46,13 +46,12 @@ class Segments(Reaping):
             if not tx.value(_ADD_REPORTS, **mine, size=grant.size, rows=listed(rows)):
                 raise lease_lost(grant)
             return
-        self._guard(tx, me, grant)
-        for step, value, trained in new:
-            tx.run(
-                f"INSERT INTO @report ({_OF_REPORT}) VALUES (:study, :number, :step, :value, "
-                ":fence, :size, :trained, :now) ON CONFLICT DO NOTHING",
-                **mine, size=grant.size, step=step, value=value, trained=trained,
-            )  # fmt: skip
+        added = [
+            tx.run(_ADD_REPORT, **mine, size=grant.size, step=step, value=value, trained=trained)
+            for step, value, trained in new
+        ]
+        if not added or not all(added):  # the step is known, or the trial is not ours
+            self._guard(tx, me, grant)
 
     def add_checkpoint(
         self, worker_id: str, grant: Grant, *new: Checkpoint, reports: Sequence[NewReport] = ()
@@ -178,6 +177,10 @@ def _number(value: float) -> float | str | None:
 
 
 _OF_REPORT = "study_id, number, step, value, fence, slots, trained, at"
+_ADD_REPORT = (
+    f"INSERT INTO @report ({_OF_REPORT}) SELECT :study, :number, :step, :value, :fence, :size, "
+    f":trained, NOW FROM @trial WHERE {OWNED} ON CONFLICT DO NOTHING"
+)
 _MINE = f"WITH mine AS (SELECT number FROM @trial WHERE {OWNED} FOR UPDATE)"
 _ADD_REPORTS = (
     f"{_MINE}, added AS (INSERT INTO @report ({_OF_REPORT}) SELECT :study, mine.number, "
