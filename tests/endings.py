@@ -10,16 +10,15 @@ import optuna
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result
-from optuna_deadline.study.rows import bring_forward
+from optuna_deadline.study.rows import ANY_STUDY, bring_forward
 
 
 def end_within(table: AllocationTable, seconds: float) -> bool:
     """Let a study end so many seconds from now; False if it ends before that anyway."""
-    with autocommit(table.database.engine) as connection:
-        return bring_forward(connection, table.study_id, table.now() + seconds)
+    with table.database.each_alone(ANY_STUDY) as tx:
+        return bring_forward(tx, table.study_id, table.now() + seconds)
 
 
 def saved(count: int) -> Callable[[AllocationTable], bool]:

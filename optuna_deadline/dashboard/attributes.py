@@ -16,7 +16,6 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.database.limits import begin_bounded
 from optuna_deadline.study.rows import own_id
 
@@ -49,9 +48,8 @@ class DashboardAttributes:
     @classmethod
     def of(cls, engine: sa.Engine, study: Study) -> DashboardAttributes | None:
         """The writer for a study; None if it is not in the database of the allocation table."""
-        with autocommit(engine) as connection:
-            study_id = own_id(connection, study)
-            kept = sa.inspect(connection).has_table(_system.name)
+        study_id = own_id(engine, study)
+        kept = sa.inspect(engine).has_table(_system.name)
         return cls(engine, study_id) if study_id is not None and kept else None
 
     def write(

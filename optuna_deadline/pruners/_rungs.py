@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import sqlalchemy as sa
-
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 from optuna_deadline.pruners._rung_rule import RungRule
-from optuna_deadline.study import rows as studies
+from optuna_deadline.study.rows import RungRow, new_values
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.scores import score
 
@@ -54,17 +52,17 @@ class KnownRungs:
         self._rungs = Rungs()
         self._newest, self._known = -1, 0
 
-    def read(self, connection: sa.Connection) -> sa.Row[Any] | None:
+    def read(self, tx: Transaction) -> RungRow | None:
         """Read new rows; return one with the deadline, or None for a deleted study."""
         with self._lock:
-            rows = self._read_new(connection)
+            rows = self._read_new(tx)
             if rows and rows[0].total != self._known:
                 self._forget()
-                rows = self._read_new(connection)
+                rows = self._read_new(tx)
         return rows[0] if rows else None
 
-    def _read_new(self, connection: sa.Connection) -> list[sa.Row[Any]]:
-        rows = studies.new_values(connection, self._study_id, self._newest)
+    def _read_new(self, tx: Transaction) -> list[RungRow]:
+        rows = new_values(tx, self._study_id, self._newest)
         for row in rows:
             if row.rung is not None:
                 value = math.nan if row.value is None else row.value

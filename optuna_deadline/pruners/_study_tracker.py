@@ -19,7 +19,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
-from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
@@ -33,7 +34,7 @@ from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._optuna_rules import optuna_rule
 from optuna_deadline.pruners._rungs import KnownRungs
-from optuna_deadline.study import rows as _rung_rows
+from optuna_deadline.study.rows import ANY_STUDY, record
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import format_duration
 
@@ -67,6 +68,7 @@ class StudyTracker:
 
     def __init__(self, engine: sa.Engine, terms: Terms, clock: ProcessClock) -> None:
         self.engine = engine
+        self._database = Database(engine)
         self.terms = terms
         self.joined = terms.read
         self.stopped = False
@@ -187,9 +189,9 @@ class StudyTracker:
         Takes one statement for the deadline and the rungs, and a second one at a new rung.
         """
         reports: Mapping[int, float] = trial.intermediate_values
-        with autocommit(self.engine) as connection:
-            self._record(connection, trial)
-            self._read_rungs(connection)
+        with self._database.each_alone(ANY_STUDY) as tx:
+            self._record(tx, trial)
+            self._read_rungs(tx)
         return self._rungs.reason(
             trial.number, reports, lambda: self._met_by_a_new_trial(study, trial)
         )
@@ -241,25 +243,25 @@ class StudyTracker:
 
     def refresh(self) -> None:
         """Read the deadline anew: another process may have moved it."""
-        with autocommit(self.engine) as connection:
-            self._read_rungs(connection)
+        with self._database.each_alone(ANY_STUDY) as tx:
+            self._read_rungs(tx)
 
-    def _record(self, connection: sa.Connection, trial: FrozenTrial) -> None:
+    def _record(self, tx: Transaction, trial: FrozenTrial) -> None:
         values = self._rungs.rule.values(trial.intermediate_values)
         with self._lock:
             life = self._trials.get(id_of_trial(trial))
             known = life.recorded if life else 0
         if new := {rung: values[rung] for rung in range(known, len(values))}:
             try:
-                _rung_rows.record(connection, self.terms.study_id, trial.number, new)
+                record(tx, self.terms.study_id, trial.number, new)
             except sa.exc.IntegrityError:
                 raise StudyGone.named(self.terms.name) from None
             with self._lock:
                 if life:
                     life.recorded = len(values)
 
-    def _read_rungs(self, connection: sa.Connection) -> None:
-        first = self._rungs.read(connection)
+    def _read_rungs(self, tx: Transaction) -> None:
+        first = self._rungs.read(tx)
         if first is None:
             raise StudyGone.named(self.terms.name)
         with self._lock:

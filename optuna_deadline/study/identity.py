@@ -8,42 +8,45 @@ first, under a lock, so a row with another key belongs to another study.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline._optuna import id_of, storage_of
-from optuna_deadline.allocation.database.limits import begin_bounded, wait_in_line
-from optuna_deadline.allocation.database.schema import study, worker
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.study import rows as studies
 
 _ATTRIBUTE = "optuna_deadline:key"
-_ADVISORY_LOCK = 0x0D_EAD_14E
+#: Of the processes that assign rows to studies.
+_QUEUE = 0x0D_EAD_14E
 _IDLE = 10.0  # seconds: Optuna's storage is written between two statements
 
 
-def find_row(connection: sa.Connection, study_: Study) -> tuple[sa.Row[Any] | None, float]:
+def find_row(
+    database: Database, tx: Transaction, study_: Study
+) -> tuple[studies.StudyRow | None, float]:
     """The study's own row, if there is one, and the database's time.
 
     Raises:
         StudyGone: The study was deleted.
     """
-    study_id = studies.own_id(connection, study_)
-    row, now = studies.select(connection, study_id, study_.study_name)
+    study_id = studies.own_id(database.engine, study_)
+    row, now = studies.select(tx, study_id, study_.study_name)
     if row is not None and study_id is None and not _is_of(row, study_):
         row = None
     return row, now
 
 
-def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any]) -> None:
+def insert_terms(
+    database: Database, tx: Transaction, study_: Study, values: dict[str, Any]
+) -> None:
     """Store the terms of a study unless another process has; the caller then reads them.
 
     Args:
-        connection: In AUTOCOMMIT.
+        database: The database.
+        tx: Statements of which each is alone.
         study_: The study.
         values: The row's columns, without id and key.
 
@@ -51,61 +54,47 @@ def insert_terms(connection: sa.Connection, study_: Study, values: dict[str, Any
         DeadlineError: Workers still train another study of that name.
         StudyGone: The study was deleted.
     """
-    study_id = studies.own_id(connection, study_)
+    study_id = studies.own_id(database.engine, study_)
     if study_id is not None:
-        studies.insert(connection, study_id, values)
+        studies.insert(tx, study_id, values)
         return
-    with _locked(connection.engine) as locked:
-        row, now = studies.select(locked, None, study_.study_name)
+    with database.begin(studies.ANY_STUDY, "", _QUEUE, _IDLE) as locked:
+        row, _ = studies.select(locked, None, study_.study_name)
         if row is not None and _is_of(row, study_):
             return
         if row is not None:
-            _delete(locked, row, now)
+            _delete(database, locked, row)
         values = {**values, "key": studies.new_key()}
         _write(study_, values["key"])
         studies.insert(locked, None, values)
 
 
-def key_of(connection: sa.Connection, study_: Study) -> str:
+def key_of(database: Database, tx: Transaction, study_: Study) -> str:
     """The key of a study with terms.
 
     Raises:
         StudyGone: The study was deleted.
     """
-    row, _ = find_row(connection, study_)
+    row, _ = find_row(database, tx, study_)
     if row is None:
         raise StudyGone.named(study_.study_name)
     return str(row.key)
 
 
-def _is_of(row: sa.Row[Any], study_: Study) -> bool:
+def _is_of(row: studies.StudyRow, study_: Study) -> bool:
     """Whether a row that was found by its name belongs to the study."""
     return bool(row.key == _read(study_))
 
 
-def _delete(connection: sa.Connection, row: sa.Row[Any], now: float) -> None:
+def _delete(database: Database, tx: Transaction, row: studies.StudyRow) -> None:
     """Delete the rows of a deleted study, as the foreign key beside Optuna's tables would have."""
-    alive = sa.select(worker.c.id).where(
-        worker.c.study_id == row.study_id, worker.c.state == "live", worker.c.lease > now
-    )
-    if connection.execute(alive).first() is not None:
+    if studies.has_live_workers(tx, row.study_id):
         raise DeadlineError(
             f"Workers still train another study named {row.name!r} whose table is in "
-            f"{connection.engine.url}: stop them, wait until the leases of dead ones expire, "
+            f"{database.engine.url}: stop them, wait until the leases of dead ones expire, "
             "or name another database with table=URL."
         )
-    connection.execute(sa.delete(study).where(study.c.study_id == row.study_id))
-
-
-@contextmanager
-def _locked(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that excludes all others that assign rows to studies."""
-    with engine.begin() as connection:
-        begin_bounded(connection, idle=_IDLE)
-        if engine.dialect.name == "postgresql":  # SQLite's BEGIN IMMEDIATE is the same lock
-            wait_in_line(connection)
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-        yield connection
+    studies.delete(tx, row.study_id)
 
 
 def _read(study_: Study) -> str | None:

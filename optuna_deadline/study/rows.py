@@ -1,36 +1,72 @@
-"""SQL on the row of a study, its deadline and terms, and on its rungs.
+"""The row of a study, its deadline and terms, and its rungs.
 
-Each function takes a connection in AUTOCOMMIT or in a transaction of the caller's. A study is
-looked up by its id if the table is beside Optuna's, and by its name if ``table=`` names a separate
-database. Such a database numbers the studies itself, and ``identity`` checks whether the row is
-the study's own. A rung has each trial's first report at or past its milestone.
+A study is looked up by its id if the table is beside Optuna's, and by its name if ``table=`` names
+a separate database. Such a database numbers the studies itself, and ``identity`` checks whether
+the row is the study's own. A rung has each trial's first report at or past its milestone.
 """
 
 from __future__ import annotations
 
 import math
 import uuid
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import Study
-from sqlalchemy.dialects import postgresql, sqlite
 
 from optuna_deadline._optuna import behind_cache, id_of, storage_of
+from optuna_deadline.allocation.database.columns import Records, content, stored
 from optuna_deadline.allocation.database.engine import table_url
-from optuna_deadline.allocation.database.limits import database_now
-from optuna_deadline.allocation.database.schema import rung, rung_total, study
+from optuna_deadline.allocation.database.schema import rung as schema_rung
+from optuna_deadline.allocation.database.schema import study
+from optuna_deadline.allocation.database.text import listed
+from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.errors import DeadlineError
 
-
-def insert_if_absent(connection: sa.Connection, table: sa.Table, rows: list[Any]) -> None:
-    """Insert rows in one statement and keep those that exist."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
+#: Of statements that name their study.
+ANY_STUDY = Scope("", 0)
 
 
-def own_id(connection: sa.Connection, study_: Study) -> int | None:
+@dataclass(frozen=True)
+class StudyRow:
+    """A study's row; its columns are described in the schema."""
+
+    study_id: int
+    name: str
+    direction: str
+    started: float
+    deadline: float
+    duration: float | None
+    policy: str
+    parameters: Mapping[str, Any]
+    settled: float | None
+    money: Mapping[str, Any] | None
+    key: str | None
+    earlier: tuple[tuple[float | None, float], ...]
+    max_slots: int | None
+    rule: str | None
+
+
+class RungRow(NamedTuple):
+    """A value at a rung, with the study's deadline; without a rung if nothing is new."""
+
+    deadline: float
+    now: float
+    total: int  #: values at all rungs
+    rung: int | None
+    number: int
+    value: float | None
+    sequence: int
+
+
+_STUDIES = Records(StudyRow, study, "s", cached=False)
+_DEADLINE, _RUNG = content(study.c.deadline), content(schema_rung.c.rung)
+
+
+def own_id(engine: sa.Engine, study_: Study) -> int | None:
     """Optuna's id of the study if the table is beside Optuna's, else None.
 
     Raises:
@@ -38,50 +74,41 @@ def own_id(connection: sa.Connection, study_: Study) -> int | None:
     """
     if isinstance(behind_cache(storage_of(study_)), (RDBStorage, InMemoryStorage)):
         own: sa.URL = table_url(study_)
-        if own == connection.engine.url:
+        if own == engine.url:
             return id_of(study_)
-    if not sa.inspect(connection).has_table("studies"):
+    if not sa.inspect(engine).has_table("studies"):
         return None
     # The same database through another driver, or behind a gRPC proxy.
     studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name"))
-    found = connection.execute(
-        sa.select(studies.c.study_id).where(studies.c.study_name == study_.study_name)
-    ).scalar()
+    with engine.connect() as connection:
+        found = connection.execute(
+            sa.select(studies.c.study_id).where(studies.c.study_name == study_.study_name)
+        ).scalar()
     if found is None:
         raise DeadlineError(
-            f"Optuna keeps studies in the database {connection.engine.url}, but not "
+            f"Optuna keeps studies in the database {engine.url}, but not "
             f"{study_.study_name!r}; name a database without Optuna's tables with table=URL."
         )
     return int(found)
 
 
-def select(
-    connection: sa.Connection, study_id: int | None, name: str
-) -> tuple[sa.Row[Any] | None, float]:
+def select(tx: Transaction, study_id: int | None, name: str) -> tuple[StudyRow | None, float]:
     """The study's row, if there is one, and the database's time."""
-    by_name = study_id is None
-    row = connection.execute(_SELECT_BY[by_name], {"key": name if by_name else study_id}).one()
-    return (None if row.study_id is None else row), float(row.now)
+    mine = "s.name = :name" if study_id is None else "s.study_id = :id"
+    [row] = tx.rows(
+        f"SELECT NOW, {_STUDIES.names} FROM (SELECT 1 AS one) o LEFT JOIN @study s ON {mine}",
+        id=study_id, name=name,
+    )  # fmt: skip
+    return (None if row[1] is None else _STUDIES.of(row[1:])), float(row[0])
 
 
-def select_all(connection: sa.Connection) -> tuple[list[sa.Row[Any]], float]:
+def select_all(tx: Transaction) -> tuple[list[StudyRow], float]:
     """The rows of all studies by name, and the database's time."""
-    rows = list(connection.execute(sa.select(study).order_by(study.c.name)))
-    return rows, float(connection.execute(sa.select(database_now())).scalar_one())
+    rows = tx.rows(f"SELECT {_STUDIES.names} FROM @study s ORDER BY s.name")
+    return _STUDIES.all(rows), float(tx.value("SELECT NOW"))
 
 
-def _select(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    now = sa.select(database_now().label("now")).subquery()
-    return sa.select(study, now.c.now).select_from(now.outerjoin(study, where))
-
-
-_SELECT_BY = {
-    False: _select(study.c.study_id == sa.bindparam("key", type_=sa.Integer)),
-    True: _select(study.c.name == sa.bindparam("key", type_=sa.String)),
-}
-
-
-def insert(connection: sa.Connection, study_id: int | None, values: dict[str, Any]) -> None:
+def insert(tx: Transaction, study_id: int | None, values: Mapping[str, Any]) -> None:
     """Store the terms of a study unless they exist; the caller then reads them.
 
     A row without a key in ``values`` gets one.
@@ -89,11 +116,13 @@ def insert(connection: sa.Connection, study_id: int | None, values: dict[str, An
     values = {"key": new_key(), **values}
     if study_id is not None:
         # Optuna's study of this name has this id: a row with another id outlived its study.
-        connection.execute(
-            sa.delete(study).where(study.c.name == values["name"], study.c.study_id != study_id)
-        )
+        tx.run(
+            "DELETE FROM @study WHERE name = :name AND study_id <> :id",
+            name=values["name"], id=study_id,
+        )  # fmt: skip
         values = {**values, "study_id": study_id}
-    insert_if_absent(connection, study, [values])
+    row = {name: stored(study.c[name], value) for name, value in values.items()}
+    tx.insert("study", [row], unless_there=True)
 
 
 def new_key() -> str:
@@ -101,128 +130,90 @@ def new_key() -> str:
     return str(uuid.uuid4())
 
 
-def postpone(
-    connection: sa.Connection, study_id: int, deadline: float, duration: float | None
-) -> bool:
+def delete(tx: Transaction, study_id: int) -> None:
+    """Delete a study's row, and what refers to it."""
+    tx.run("DELETE FROM @study WHERE study_id = :id", id=study_id)
+
+
+def has_live_workers(tx: Transaction, study_id: int) -> bool:
+    """Whether the lease of a worker of the study has not expired."""
+    alive = "SELECT 1 FROM @worker WHERE study_id = :id AND state = 'live' AND lease > NOW LIMIT 1"
+    return tx.row(alive, id=study_id) is not None
+
+
+def postpone(tx: Transaction, study_id: int, deadline: float, duration: float | None) -> bool:
     """Move the deadline to a later time and open the gate; False if it is later already.
 
     The pool of a budget must be sized again. Until then, workers end at the former end of the
     money, except those of a study that had ended.
     """
-    funds_end = sa.case((study.c.settled.is_(None), study.c.funds_end), else_=sa.null())
-    values: dict[str, Any] = {"duration": duration, "gate_closed": None, "settled": None}
-    values |= {"pool_slots": None, "funds_end": funds_end}
-    return _move(connection, study_id, study.c.deadline < deadline, deadline, values)
+    return _move(
+        tx, study_id, "deadline < :deadline", deadline,
+        ", duration = :duration, gate_closed = NULL, settled = NULL, pool_slots = NULL, funds_end "
+        "= CASE WHEN settled IS NULL THEN funds_end ELSE NULL END",
+        duration=duration,
+    )  # fmt: skip
 
 
-def bring_forward(connection: sa.Connection, study_id: int, deadline: float) -> bool:
+def bring_forward(tx: Transaction, study_id: int, deadline: float) -> bool:
     """Move the deadline to an earlier time; False if it is earlier already or settled."""
-    may = sa.and_(study.c.deadline > deadline, study.c.settled.is_(None))
-    return _move(connection, study_id, may, deadline, {})
+    return _move(tx, study_id, "deadline > :deadline AND settled IS NULL", deadline)
 
 
 def _move(
-    connection: sa.Connection,
-    study_id: int,
-    may: sa.ColumnElement[bool],
-    deadline: float,
-    values: dict[str, Any],
+    tx: Transaction, study_id: int, may: str, deadline: float, also: str = "", **given: Any
 ) -> bool:
     """Move the deadline if possible, and keep the former one: its users continue to join."""
-    known = sa.select(study.c.duration, study.c.deadline, study.c.earlier)
+    mine = f"study_id = :id AND {may}"
+    given = {"id": study_id, "deadline": deadline, **given}
     while True:
-        row = connection.execute(known.where(study.c.study_id == study_id, may)).first()
+        row = tx.row(f"SELECT {_STUDIES.names} FROM @study s WHERE {mine}", **given)
         if row is None:
             return False
-        before = [*row.earlier, (row.duration, row.deadline)]
-        moved = connection.execute(
-            sa.update(study)
-            .where(study.c.study_id == study_id, study.c.deadline == row.deadline, may)
-            .values(deadline=deadline, earlier=before, **values)
-        )
-        if moved.rowcount:
+        known = _STUDIES.of(row)
+        before = listed([*known.earlier, (known.duration, known.deadline)])
+        if tx.run(
+            f"UPDATE @study SET deadline = :deadline, earlier = :before{also} WHERE {mine} AND "
+            "deadline = :was",
+            before=before, was=known.deadline, **given,
+        ):  # fmt: skip
             return True
 
 
-def record(
-    connection: sa.Connection, study_id: int, number: int, values: dict[int, float]
-) -> None:
-    """Record a trial's value at rungs in one statement; an earlier value stays."""
-    connection.execute(
-        _RECORD[connection.dialect.name],
-        [
-            {
-                "study": study_id,
-                "rung": index,
-                "number": number,
-                "value": None if math.isnan(value) else float(value),
-            }
-            for index, value in values.items()
-        ],
-    )
+def record(tx: Transaction, study_id: int, number: int, values: Mapping[int, float]) -> None:
+    """Record a trial's value at rungs; an earlier value stays."""
+    for rung, value in values.items():
+        tx.run(
+            "INSERT INTO @rung (study_id, rung, number, value, sequence) VALUES (:id, :rung, "
+            ":number, :value, coalesce((SELECT max(sequence) FROM @rung WHERE study_id = :id), 0) "
+            "+ 1) ON CONFLICT DO NOTHING",
+            id=study_id, rung=rung, number=number,
+            value=None if math.isnan(value) else float(value),
+        )  # fmt: skip
 
 
-def _record(insert: Any) -> sa.Executable:
-    """A statement that is compiled once."""
-    of_study = sa.bindparam("study", type_=sa.Integer)
-    newest = sa.select(sa.func.max(rung.c.sequence)).where(rung.c.study_id == of_study)
-    made: sa.Executable = (
-        insert(rung)
-        .values(
-            study_id=of_study,
-            rung=sa.bindparam("rung"),
-            number=sa.bindparam("number"),
-            value=sa.bindparam("value"),
-            sequence=sa.func.coalesce(newest.scalar_subquery(), 0) + 1,
-        )
-        .on_conflict_do_nothing()
-    )
-    return made
-
-
-_RECORD = {"postgresql": _record(postgresql.insert), "sqlite": _record(sqlite.insert)}
-
-
-def new_values(connection: sa.Connection, study_id: int, after: int) -> list[sa.Row[Any]]:
+def new_values(tx: Transaction, study_id: int, after: int) -> list[RungRow]:
     """Read the deadline and the values at rungs that a process does not know, in one statement.
 
     Two processes that record at the same time may give the same number to two rows. A process that
     has read the first does not read the second, and then knows fewer values than are counted.
 
     Args:
-        connection: In AUTOCOMMIT.
+        tx: The transaction.
         study_id: The study.
         after: The largest sequence that the process knows; -1 reads all rows.
 
     Returns:
-        Rows of (deadline, now, total, rung, number, value, sequence): total is the
-        number of values at all rungs; a single row without a rung if nothing is new. Empty if the
-        study was deleted.
+        The new rows; a single one without a rung if nothing is new. Empty for a deleted study.
     """
-    return list(connection.execute(_NEW_VALUES, {"study_id": study_id, "after": after}))
+    rows = tx.rows(
+        "SELECT s.deadline, NOW, coalesce((SELECT sum(t.total) FROM @rung_total t WHERE "
+        "t.study_id = s.study_id), 0), r.rung, r.number, r.value, r.sequence FROM @study s LEFT "
+        "JOIN @rung r ON r.study_id = s.study_id AND r.sequence > :after WHERE s.study_id = :id",
+        id=study_id, after=after,
+    )  # fmt: skip
+    return [_rung(row) for row in rows]
 
 
-def _new_values() -> sa.Select[Any]:
-    total = sa.select(sa.func.sum(rung_total.c.total)).where(
-        rung_total.c.study_id == study.c.study_id
-    )
-    newer = sa.and_(
-        rung.c.study_id == study.c.study_id,
-        rung.c.sequence > sa.bindparam("after", type_=sa.Integer),
-    )
-    return (
-        sa.select(
-            study.c.deadline,
-            database_now().label("now"),
-            sa.func.coalesce(total.scalar_subquery(), 0).label("total"),
-            rung.c.rung,
-            rung.c.number,
-            rung.c.value,
-            rung.c.sequence,
-        )
-        .select_from(study.outerjoin(rung, newer))
-        .where(study.c.study_id == sa.bindparam("study_id", type_=sa.Integer))
-    )
-
-
-_NEW_VALUES = _new_values()
+def _rung(row: tuple[Any, ...]) -> RungRow:
+    return RungRow(_DEADLINE(row[0]), float(row[1]), int(row[2]), _RUNG(row[3]), *row[4:])

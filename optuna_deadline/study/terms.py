@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
-from optuna_deadline.allocation.database.engine import autocommit
-from optuna_deadline.allocation.database.limits import database_now
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.schema import POLICY_LENGTH, check_length
+from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,
@@ -142,8 +142,9 @@ def fix(
     policy = policy_choice.name_of(given.policy)
     check_length("policy", policy, POLICY_LENGTH)
     check_single_objective(study)
-    with autocommit(engine) as connection:
-        row, now = identity.find_row(connection, study)
+    database = Database(engine)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        row, now = identity.find_row(database, tx, study)
         began = now - elapsed
         at, known = wanted.instant(began), None if row is None else _terms(row, now)
         joins = known is not None and known.deadline > began and _held(known, wanted)
@@ -162,12 +163,12 @@ def fix(
                 "rule": given.rule or "measured",
                 "money": None if given.budget is None else asdict(given.budget),
             }
-            identity.insert_terms(connection, study, values)
-        stored = known or _read_again(connection, study)
+            identity.insert_terms(database, tx, study, values)
+        stored = known or _read_again(database, tx, study)
         check_given(stored, given)
         moves = wanted.at is not None and not _same(stored, wanted)
         if extend and not joins and (moves or stored.deadline <= began):
-            stored = _extend(connection, study, stored, wanted, at)
+            stored = _extend(database, tx, study, stored, wanted, at)
     _check_join(stored, wanted, began)
     return stored
 
@@ -185,8 +186,9 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
         DeadlineError: The study has no deadline, or the new one has passed.
     """
     wanted = parse_deadline(deadline)
-    with autocommit(engine) as connection:
-        row, now = identity.find_row(connection, study)
+    database = Database(engine)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        row, now = identity.find_row(database, tx, study)
         if row is None:
             raise DeadlineError(
                 f"The study {study.study_name!r} has no deadline: {fixing(study)}."
@@ -194,13 +196,14 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
         stored, at = _terms(row, now), wanted.instant(now)
         if at <= now:
             raise passed(wanted)
-        return _extend(connection, study, stored, wanted, at)
+        return _extend(database, tx, study, stored, wanted, at)
 
 
 def read(engine: sa.Engine, study: Study) -> Terms | None:
     """The current terms of a study; None if it has none."""
-    with autocommit(engine) as connection:
-        row, now = identity.find_row(connection, study)
+    database = Database(engine)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        row, now = identity.find_row(database, tx, study)
     return None if row is None else _terms(row, now)
 
 
@@ -223,14 +226,16 @@ def key(engine: sa.Engine, study: Study) -> str:
     Raises:
         StudyGone: The study was deleted.
     """
-    with autocommit(engine) as connection:
-        return identity.key_of(connection, study)
+    database = Database(engine)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        return identity.key_of(database, tx, study)
 
 
 def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
     """The terms of all studies of a database, and whether each has ended."""
-    with autocommit(engine) as connection:
-        rows, now = studies.select_all(connection)
+    database = Database(engine)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        rows, now = studies.select_all(tx)
     return [(_terms(row, now), row.settled is not None) for row in rows]
 
 
@@ -245,16 +250,17 @@ def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
     Raises:
         DeadlineError: The study has no deadline, or it has ended.
     """
-    with autocommit(engine) as connection:
-        row, now = identity.find_row(connection, study)
+    database = Database(engine)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        row, now = identity.find_row(database, tx, study)
         if row is None:
             raise DeadlineError(
                 f"The study {study.study_name!r} has no deadline, so it cannot be ended early."
             )
         if row.settled is not None or row.deadline <= now:
             raise DeadlineError(f"The study {study.study_name!r} has ended already.")
-        studies.bring_forward(connection, row.study_id, now + seconds)
-        return _read_again(connection, study)
+        studies.bring_forward(tx, row.study_id, now + seconds)
+        return _read_again(database, tx, study)
 
 
 def fixing(study: Study) -> str:
@@ -271,8 +277,7 @@ def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
     Raises:
         DeadlineError: It has passed.
     """
-    with autocommit(engine) as connection:
-        now = float(connection.execute(sa.select(database_now())).scalar_one())
+    now = Database(engine).now()
     if wanted.instant(now) <= now:
         raise passed(wanted)
 
@@ -333,20 +338,20 @@ def _moving(stored: Terms) -> str:
     )
 
 
-def _read_again(connection: sa.Connection, study: Study) -> Terms:
+def _read_again(database: Database, tx: Transaction, study: Study) -> Terms:
     """The terms of a study that had a row."""
-    row, now = identity.find_row(connection, study)
+    row, now = identity.find_row(database, tx, study)
     if row is None:
         raise StudyGone.named(study.study_name)
     return _terms(row, now)
 
 
 def _extend(
-    connection: sa.Connection, study: Study, stored: Terms, wanted: Deadline, at: float
+    database: Database, tx: Transaction, study: Study, stored: Terms, wanted: Deadline, at: float
 ) -> Terms:
-    if studies.postpone(connection, stored.study_id, at, wanted.duration):
+    if studies.postpone(tx, stored.study_id, at, wanted.duration):
         open_again(study)
-    moved = _read_again(connection, study)
+    moved = _read_again(database, tx, study)
     if moved.deadline > at + _SAME_INSTANT and not _same(moved, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {moved}, and extending moves it later "
@@ -417,7 +422,7 @@ def _listed(names: Iterable[str], values: Mapping[str, Any]) -> str:
     return ", ".join(f"{argument(name)} {values.get(name)!r}" for name in names)
 
 
-def _terms(row: sa.Row[Any], now: float) -> Terms:
-    stored = {name: row._mapping[name] for name in Terms.__annotations__ if name in row._mapping}
+def _terms(row: studies.StudyRow, now: float) -> Terms:
+    stored = {name: getattr(row, name) for name in Terms.__annotations__ if hasattr(row, name)}
     budget = None if row.money is None else Budget.from_dict(row.money)
     return Terms(**stored, read=now, budget=budget)

@@ -12,6 +12,7 @@ from optuna_deadline.allocation.database.engine import autocommit, connect
 from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.database.schema import metadata, version
 from optuna_deadline.allocation.database.schema import study as study_table
+from optuna_deadline.allocation.database.transaction import Scope
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.study import rows as studies
 
@@ -55,9 +56,9 @@ def world_on(database: Database, kind: type[AllocationTable] = AllocationTable) 
             "policy": "hypersched",
             "parameters": {},
         }
-        with autocommit(database.engine) as connection:
-            studies.insert(connection, None, values)
-            row, _ = studies.select(connection, None, study)
+        with database.each_alone(Scope("", 0, now)) as tx:
+            studies.insert(tx, None, values)
+            row, _ = studies.select(tx, None, study)
         assert row is not None
         return kind(database, pool, row.study_id, ttl=ttl, grace=grace, now=now)
 

@@ -10,12 +10,13 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.engine import autocommit, open_table
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.slurm import SlurmJob, array_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.study.rows import bring_forward
+from optuna_deadline.study.rows import ANY_STUDY, bring_forward
 from optuna_deadline.values.budgets import make_budget
 
 
@@ -189,7 +190,7 @@ def test_what_is_missing_is_said(ready: list[str], monkeypatch: pytest.MonkeyPat
 def test_a_study_that_has_ended_gets_no_job(ready: list[str]) -> None:
     study = optuna.load_study(study_name="my digits", storage=ready[-1])
     engine = open_table(study)
-    with autocommit(engine) as connection:
-        bring_forward(connection, study._study_id, 1.0)
+    with Database(engine).each_alone(ANY_STUDY) as tx:
+        bring_forward(tx, study._study_id, 1.0)
     code, _, said = run(*ready, "--cpus", "1")
     assert code == 2 and "has ended, so no job is submitted" in said

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from clocks import FakeClock
 
+from optuna_deadline.allocation.database.access import listening
 from optuna_deadline.allocation.database.engine import open_table
 
 POSTGRES = pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])
@@ -79,7 +80,8 @@ def counting() -> Counting:
         for engine in engines:
             sa.event.listen(engine, "before_cursor_execute", listen)
         try:
-            yield sent
+            with listening(lambda statement, *_: sent.append(statement)):
+                yield sent
         finally:
             for engine in engines:
                 sa.event.remove(engine, "before_cursor_execute", listen)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import optuna
 import pytest
 
-from optuna_deadline.allocation.database.engine import autocommit, open_table
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.memory import MemoryTable
@@ -94,9 +95,9 @@ class Stored(Paid):
 
     def extend(self, hours: float) -> None:
         """To so many hours from its start."""
-        with autocommit(self.engine) as connection:
+        with Database(self.engine).each_alone(studies.ANY_STUDY) as tx:
             at = self.started + hours * HOUR
-            assert studies.postpone(connection, self.study._study_id, at, None)
+            assert studies.postpone(tx, self.study._study_id, at, None)
 
 
 @pytest.mark.parametrize("started", [0.0, 1_790_000_000.3])

@@ -73,7 +73,7 @@ class Database:
         self.written = 0
 
     def begin(
-        self, scope: Scope, name: str, queue: int | None = None
+        self, scope: Scope, name: str, queue: int | None = None, idle: float = 0.0
     ) -> AbstractContextManager[Transaction]:
         """Begin, yield, commit; roll back on any error.
 
@@ -82,15 +82,18 @@ class Database:
             name: Of the transition; ``NAME.commit`` and ``NAME.committed`` are its crash points.
             queue: A queue in which to wait for all others first. SQLite needs none, since one
                 client writes at a time.
+            idle: Seconds between two statements; 0 for those of a frozen client.
         """
-        return self._begun(scope, name, queue)
+        return self._begun(scope, name, queue, idle)
 
     @contextmanager
-    def _begun(self, scope: Scope, name: str, queue: int | None) -> Iterator[Transaction]:
+    def _begun(
+        self, scope: Scope, name: str, queue: int | None, idle: float
+    ) -> Iterator[Transaction]:
         with self._connection() as connection:
             try:
                 sent = time.monotonic()
-                now = self._send_begin(connection)
+                now = self._send_begin(connection, idle)
                 if scope.given is not None:
                     now = scope.given()
                 else:
@@ -151,11 +154,11 @@ class Database:
         finally:
             connection.give_back()
 
-    def _send_begin(self, connection: _Connection) -> float:
+    def _send_begin(self, connection: _Connection, idle: float) -> float:
         if not self.postgresql:
             connection.execute(BEGIN["sqlite"])
             return float(connection.execute(translated(_TIME, False, False)).fetchone()[0])
-        bounds = limits.of_transaction(self.engine.dialect)
+        bounds = limits.of_transaction(self.engine.dialect, idle=idle)
         begin = translated(f"{BEGIN['postgresql']}; {_TIME}, {bounds}", True, False)
         return float(connection.execute(begin).fetchone()[0])
 

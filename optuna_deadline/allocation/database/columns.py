@@ -65,16 +65,21 @@ class Records(Generic[R]):
 
     def stored(self, record: R) -> dict[str, Any]:
         """A record's values by column, as the database keeps them."""
-        found = {}
-        for field, column in self._columns:
-            value = getattr(record, field)
-            json = isinstance(column.type, JsonColumn)
-            found[column.name] = (dumps(value) if value else None) if json else value
-        return found
+        return {
+            column.name: stored(column, getattr(record, field) or None)
+            if isinstance(column.type, JsonColumn)
+            else getattr(record, field)
+            for field, column in self._columns
+        }
 
     def all(self, rows: Iterable[tuple[Any, ...]]) -> list[R]:
         """The records of some rows."""
         return list(map(self.of, rows))
+
+
+def stored(column: sa.Column[Any], value: Any) -> Any:
+    """A value as the database keeps it in a column."""
+    return dumps(value) if isinstance(column.type, JsonColumn) and value is not None else value
 
 
 def content(column: sa.Column[Any]) -> Callable[[Any], Any]:

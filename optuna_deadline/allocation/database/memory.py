@@ -41,7 +41,7 @@ class MemoryDatabase(Database):
         self.answers = _Answers()
 
     def begin(
-        self, scope: Scope, name: str, queue: int | None = None
+        self, scope: Scope, name: str, queue: int | None = None, idle: float = 0.0
     ) -> AbstractContextManager[Transaction]:
         """Begin, yield, commit; roll back on any error."""
         return _Opened(self, scope, atomic=True)

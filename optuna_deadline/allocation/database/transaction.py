@@ -92,12 +92,21 @@ class Transaction:
         """Change rows; returns their number."""
         return int(self._execute(text, params).rowcount)
 
-    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows, given by column, all with the same columns."""
+    def insert(
+        self, table: str, rows: Iterable[Mapping[str, Any]], *, unless_there: bool = False
+    ) -> None:
+        """Add rows, given by column.
+
+        Args:
+            table: The table's name.
+            rows: The rows.
+            unless_there: Leave a row as it is that has the same key.
+        """
+        end = " ON CONFLICT DO NOTHING" if unless_there else ""
         for row in rows:
             columns = ", ".join(row)
             values = ", ".join([f":{name}" for name in row])
-            self.run(f"INSERT INTO @{table} ({columns}) VALUES ({values})", **row)
+            self.run(f"INSERT INTO @{table} ({columns}) VALUES ({values}){end}", **row)
 
     def event(
         self,
