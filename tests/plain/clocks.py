@@ -11,6 +11,9 @@ from optuna_deadline.pruners._clock import ProcessClock
 _moving = threading.Lock()  # one for all: a clock is pickled with its pruner
 
 
+_MOMENT = 0.001  # seconds: where time is just enough, real time never is
+
+
 class FakeClock(ProcessClock):
     """Time that passes only when a test moves it; Optuna's datetimes are real.
 
@@ -22,8 +25,9 @@ class FakeClock(ProcessClock):
         self._shifts = [(0.0, 0.0)]  # since which real instant how much has passed
 
     def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, and the moment that everything else takes."""
         with _moving:
-            self._shifts.append((time.time(), self._shifts[-1][1] + seconds))
+            self._shifts.append((time.time(), self._shifts[-1][1] + seconds + _MOMENT))
 
     def now(self) -> float:
         return self._began + self._shifts[-1][1]
