@@ -102,8 +102,3 @@ def begin_bounded(
         of_transaction(connection.dialect, statement, idle)
     )
     return float(connection.execute(sa.select(database_now(), limits)).one()[0])
-
-
-def wait_in_line(connection: sa.Connection) -> None:
-    """Wait for a long queue, but for a frozen client only ``FROZEN_SECONDS``."""
-    connection.exec_driver_sql(f"SELECT {of_queue(connection.dialect)}")

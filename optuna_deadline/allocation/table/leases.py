@@ -1,9 +1,8 @@
 """Slots are acquired for a gang in one transaction, or none; they are renewed and released.
 
 A gang may span workers: the owner of the trial acquires the slots of all members, so a gang is
-complete or does not exist. Each slot is held by the worker that offers it. Only that worker renews
-and releases it, because only there the exit of the last rank is known. A release never compares
-clocks: a worker without its lease changes nothing.
+complete or does not exist. A release never compares clocks: a worker without its lease changes
+nothing.
 
 Rows are locked trial first, then slots by their key.
 """
@@ -15,11 +14,11 @@ from typing import Any
 
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Transaction
-from optuna_deadline.allocation.records import GangPart, Grant, PlannedTrial, Rendezvous, Renewal
+from optuna_deadline.allocation.records import GangPart, Grant, PlannedTrial, Renewal
 from optuna_deadline.allocation.rules import as_planned, placement_detail
-from optuna_deadline.allocation.table.base import OF_SEGMENT, OF_TRIAL, OWNED
+from optuna_deadline.allocation.table.base import OF_TRIAL, OWNED
 from optuna_deadline.allocation.table.pool import ElectedRoles
-from optuna_deadline.allocation.table.reads import PAIRS, TRIALS
+from optuna_deadline.allocation.table.reads import TRIALS
 from optuna_deadline.errors import LeaseLost
 
 #: A slot without a holder; its fence rises with each change.
@@ -310,75 +309,6 @@ class Leases(ElectedRoles):
         )  # fmt: skip
         if workers is not None:
             tx.run(f"DELETE FROM @meeting WHERE {mine}", **of)
-
-    def cancel_grant(self, worker_id: str, number: int, fence: int) -> bool:
-        """Release a grant whose answer was lost.
-
-        The caller must run no rank under that fence. The trial is paused; its failures stay. Slots
-        of members are freed too, unless the rendezvous was published: before that, no rank is
-        forked.
-
-        Returns:
-            False if the worker does not own the trial under this fence; then nothing changes.
-        """
-        mine: dict[str, Any] = {"me": worker_id, "number": number, "fence": fence}
-        with self._tx() as tx:
-            owned = tx.row(
-                f"SELECT trial_id, value, failures FROM @trial WHERE {OWNED} FOR UPDATE", **mine
-            )
-            if owned is None:
-                return False
-            held = tx.rows(
-                "SELECT id, fence, device FROM @slot WHERE holder = :me AND study_id = :study AND "
-                "number = :number ORDER BY id",
-                **mine,
-            )
-            if tx.row(f"SELECT 1 FROM @meeting WHERE {OF_SEGMENT}", **mine) is None:
-                for (name,) in tx.rows(f"SELECT worker FROM @part WHERE {OF_SEGMENT}", **mine):
-                    self._release_part(tx, name, number, fence)
-            trial_id, value, failures = owned
-            slots = tuple((row[0], row[1]) for row in held)
-            grant = Grant(number, trial_id, fence, slots, tuple(row[2] for row in held))
-            return self._release(tx, worker_id, grant, "paused", "disowned", value, None, failures)
-
-    def publish_rendezvous(self, worker_id: str, grant: Grant, rendezvous: Rendezvous) -> None:
-        """Publish where the ranks of a gang meet; repeating it changes nothing.
-
-        Raises:
-            LeaseLost: The worker does not own the trial under the grant's fence.
-        """
-        with self._tx("meet") as tx:
-            self._guard(tx, worker_id, grant)
-            if tx.run(
-                "INSERT INTO @meeting (study_id, number, fence, address, port, link, key, resume) "
-                "VALUES (:study, :number, :fence, :address, :port, :link_port, :key, "
-                ":resume_location) ON CONFLICT DO NOTHING",
-                number=grant.number, fence=grant.fence, **vars(rendezvous),
-            ):  # fmt: skip
-                tx.notify([part.worker for part in grant.others])
-
-    def release_part(self, worker_id: str, number: int, fence: int) -> bool:
-        """Free the slots of a part after its last rank has exited.
-
-        Returns:
-            False if this worker gives no part to that segment, and so for a repeated call.
-        """
-        with self._tx("give_back") as tx:
-            freed = self._release_part(tx, worker_id, number, fence)
-            if freed is not None:
-                self._wake_successors(tx, number, freed)
-            return freed is not None
-
-    def _release_part(self, tx: Transaction, me: str, number: int, fence: int) -> list[int] | None:
-        """Free a part's slots; returns those that were not reaped before. None without a part."""
-        mine = {"me": me, "number": number, "fence": fence}
-        part = f"@part WHERE {OF_SEGMENT} AND worker = :me"
-        slots = tx.value(f"SELECT slots FROM {part}", **mine)
-        if slots is None:
-            return None
-        freed = self._free(tx, me, number, PAIRS(slots))
-        tx.run(f"DELETE FROM {part}", **mine)  # after the slots, as the reaper does
-        return freed
 
     @staticmethod
     def _guard(tx: Transaction, me: str, grant: Grant) -> None:

@@ -12,17 +12,14 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.columns import Records, content
+from optuna_deadline.allocation.database.columns import Records
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import (
     CheckpointOrigin,
     Event,
-    GangMembership,
-    GangPart,
     Orders,
     PlannedTrial,
-    Rendezvous,
     ReportRow,
     Roster,
     SegmentRow,
@@ -43,7 +40,6 @@ TRIALS = Records(
 )  # fmt: skip
 WORKERS = Records(Worker, schema.worker, "w")
 SLOTS = Records(lambda *row: Slot(*[*row[:10], (), row[10]]), schema.slot, "s", fields=Slot)
-PAIRS, TEXTS = content(schema.part.c.slots), content(schema.part.c.devices)
 _SEGMENTS = Records(
     lambda *row: SegmentRow(*[*row[:11], row[11] or 1]), schema.segment, "g", fields=SegmentRow
 )
@@ -245,32 +241,6 @@ class Reads(Base):
             in_gangs=bool(called),
             gate_open=closed is None,
         )
-
-    def memberships(self, worker_id: str) -> list[GangMembership]:
-        """The parts that a worker gives to gangs, and those of the gangs that it was granted.
-
-        A part exists until it is released or one of its slots is reaped. No rank may be forked for
-        it before the rendezvous is known and its worker has renewed its slots.
-        """
-        with self._alone() as tx:
-            rows = tx.rows(
-                "SELECT a.number, t.trial_id, a.fence, a.leader, a.size, a.worker, a.first, "
-                "a.slots, a.devices, t.owner = a.leader AND t.fence = a.fence, m.address, m.port, "
-                "m.link, m.key, m.resume FROM @part a JOIN @trial t ON t.study_id = a.study_id "
-                "AND t.number = a.number LEFT JOIN @meeting m ON m.study_id = a.study_id AND "
-                "m.number = a.number AND m.fence = a.fence WHERE a.study_id = :study AND "
-                "(a.worker = :me OR a.leader = :me) ORDER BY a.number, a.fence, a.first",
-                me=worker_id,
-            )
-        return [
-            GangMembership(*[
-                *row[:5],
-                GangPart(row[5], row[6], PAIRS(row[7]), TEXTS(row[8])),
-                bool(row[9]),
-                None if row[10] is None else Rendezvous(*row[10:]),
-            ])
-            for row in rows
-        ]  # fmt: skip
 
     def trials(self) -> list[PlannedTrial]:
         """Every trial of the study, by number."""

@@ -12,8 +12,9 @@ from optuna_deadline.allocation.database.access import REGISTRATION
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Slot
-from optuna_deadline.allocation.table.leases import FREE, Leases
-from optuna_deadline.allocation.table.reads import PAIRS, SLOTS
+from optuna_deadline.allocation.table.gangs import PAIRS, Gangs
+from optuna_deadline.allocation.table.leases import FREE
+from optuna_deadline.allocation.table.reads import SLOTS
 
 #: Of the owner of a trial.
 _HOLDS_NOTHING = (
@@ -22,7 +23,7 @@ _HOLDS_NOTHING = (
 )
 
 
-class Reaping(Leases):
+class Reaping(Gangs):
     """Transitions on the rows of dead workers."""
 
     def reap(self) -> int:
