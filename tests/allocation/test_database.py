@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from optuna_deadline.allocation.database.memory import MemoryDatabase
 from optuna_deadline.allocation.database.schema import PREFIX, event
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Scope
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, UnsupportedStorage
 
 SCOPE = Scope("pool", 7, lambda: 1000.0)
 LIVE = Scope("pool", 7)
@@ -167,6 +168,14 @@ def test_a_number_beyond_64_bits_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match="64 bits"), database.begin(SCOPE, "") as tx:
         tx.run(ADD, name="a", epoch=2**70)
     assert pools(database) == []
+
+
+def test_an_old_sqlite_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
+    with pytest.raises(UnsupportedStorage, match=r"needs SQLite 3\.38 or newer"):
+        connect(f"sqlite:///{tmp_path / 'old.db'}")
 
 
 @pytest.mark.postgres

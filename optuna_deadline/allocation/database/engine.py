@@ -29,6 +29,7 @@ _engines: dict[str, sa.Engine] = {}
 _in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
+_SQLITE = (3, 38)  # for ``->>`` and ``UPDATE ... FROM``
 _SQLITE_PATIENCE = 30.0  # seconds
 #: A peer that acknowledges nothing is dropped; TCP alone would retry for a quarter of an hour.
 _NETWORK = {
@@ -145,7 +146,7 @@ def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> 
         given: Arguments of the user's for ``sqlalchemy.create_engine``, on PostgreSQL.
 
     Raises:
-        UnsupportedStorage: The URL is neither SQLite nor PostgreSQL.
+        UnsupportedStorage: The URL is neither SQLite nor PostgreSQL, or SQLite is too old.
         SchemaMismatch: Another version of the package created the tables.
     """
     url = make_url(url)
@@ -262,6 +263,11 @@ def _write_ahead(connection: Any) -> None:
 
 
 def _sqlite(url: URL) -> sa.Engine:
+    if sqlite3.sqlite_version_info < _SQLITE:
+        raise UnsupportedStorage(
+            f"The table needs SQLite 3.38 or newer, and Python has {sqlite3.sqlite_version} here: "
+            "use a newer Python, or PostgreSQL."
+        )
     engine = sa.create_engine(url, connect_args={"timeout": _SQLITE_PATIENCE})
 
     @sa.event.listens_for(engine, "connect")
