@@ -37,7 +37,7 @@ class Mutant(AllocationTable):
         return next(row for row in self.slots() if row.id == slot_id)
 
     def take(self, worker_id: str, number: int, slot_ids: Sequence[int]) -> Grant:
-        """Grant slots, whoever holds them and whatever is planned."""
+        """Grant slots, held or free, planned or not."""
         with self._tx() as tx:
             trial = self.trials()[number]
             rows = [self.slot(slot_id) for slot_id in sorted(slot_ids)]

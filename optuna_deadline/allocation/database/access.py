@@ -132,8 +132,7 @@ class Database:
         """The database's time."""
         with self._connection() as connection:
             sent = time.monotonic()
-            found = connection.execute(translated(_TIME, self.postgresql, False), {}).fetchall()
-            now = float(found[0][0])
+            now = self._read_time(connection)
             self.clock.record_reading(now, sent, time.monotonic())
             return now
 
@@ -157,18 +156,19 @@ class Database:
     def _send_begin(self, connection: _Connection, idle: float) -> float:
         if not self.postgresql:
             connection.execute(BEGIN["sqlite"])
-            return float(connection.execute(translated(_TIME, False, False)).fetchone()[0])
+            return self._read_time(connection)
         bounds = limits.of_transaction(self.engine.dialect, idle=idle)
-        begin = translated(f"{BEGIN['postgresql']}; {_TIME}, {bounds}", True, False)
-        return float(connection.execute(begin).fetchone()[0])
+        return self._read_time(connection, f"{BEGIN['postgresql']}; {_TIME}, {bounds}")
+
+    def _read_time(self, connection: _Connection, text: str = _TIME) -> float:
+        sql = translated(text, self.postgresql, given=False)
+        return float(connection.execute(sql).fetchone()[0])
 
     def _wait_in_line(self, connection: _Connection, queue: int, scope: Scope) -> float:
         """Wait in a queue; writes after that have the time at which the wait ended."""
         connection.execute(f"SELECT {limits.of_queue(self.engine.dialect)}")
         connection.execute(f"SELECT pg_advisory_xact_lock({queue})")
-        if scope.given is not None:
-            return scope.given()
-        return float(connection.execute(translated(_TIME, True, False)).fetchone()[0])
+        return self._read_time(connection) if scope.given is None else scope.given()
 
     def _limited(self, connection: _Connection) -> Callable[[str, Params], Any]:
         bounds = f"{_COMMITTED}; SELECT {limits.of_statement()}; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from json import dumps
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -79,7 +78,9 @@ class Records(Generic[R]):
 
 def stored(column: sa.Column[Any], value: Any) -> Any:
     """A value as the database keeps it in a column."""
-    return dumps(value) if isinstance(column.type, JsonColumn) and value is not None else value
+    if isinstance(column.type, JsonColumn):
+        return column.type.process_bind_param(value, None)  # type: ignore[arg-type]
+    return value
 
 
 def content(column: sa.Column[Any]) -> Callable[[Any], Any]:

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -113,7 +112,7 @@ def storage_at(url: str, *, cached: bool = True) -> BaseStorage:
         cached: Keep what has ended in memory, as Optuna does for a URL.
     """
     storage = RDBStorage(url, engine_kwargs=_options(make_url(url), {}))
-    _forgive(storage.engine)
+    _ping_if_readable(storage.engine)
     return get_storage(storage) if cached else storage
 
 
@@ -122,7 +121,7 @@ def _limit(storage: RDBStorage) -> None:
     if options == storage.engine_kwargs:
         return
     connect_again(storage, options)
-    _forgive(storage.engine)
+    _ping_if_readable(storage.engine)
 
 
 def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
@@ -191,7 +190,7 @@ def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engi
         return _sqlite(url)
     if backend == "postgresql":
         options = {**_options(url, given), "pool_pre_ping": True, "isolation_level": None}
-        return _begin_by_statement(_forgive(sa.create_engine(url, **options)))
+        return _begin_by_statement(_ping_if_readable(sa.create_engine(url, **options)))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
     )
@@ -207,37 +206,15 @@ def _options(url: URL, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**ours, **given, "connect_args": {**limits, **given.get("connect_args", {})}}
 
 
-def _forgive(engine: sa.Engine) -> sa.Engine:
-    """Let a connection that the server has closed fail at neither end of its use."""
-    if engine.dialect.name != "postgresql":
-        return engine
-    return _ping_if_readable(_ignore_errors_on_return(engine))
-
-
-def _ignore_errors_on_return(engine: sa.Engine) -> sa.Engine:
-    """Ignore the error of returning a dead connection to the connection pool.
-
-    SQLAlchemy resets AUTOCOMMIT when a connection is returned. If the server is gone by then, the
-    driver's error would reach the caller, and the connection pool would lose the place for good.
-    The ping at the next use finds the dead connection anyway.
-    """
-    reset = engine.dialect.reset_isolation_level
-
-    def forgiving(connection: Any) -> None:
-        with suppress(engine.dialect.loaded_dbapi.Error):
-            reset(connection)
-
-    engine.dialect.reset_isolation_level = forgiving  # type: ignore[method-assign,assignment]
-    return engine
-
-
 def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
-    """Ping a connection only if there is something to read on it.
+    """Ping a connection to PostgreSQL only if there is something to read on it.
 
     A server that has closed a connection has sent that, so an idle socket with nothing to read is
     open, and no round trip is needed. If a peer has vanished silently, the ping would wait as long
     as the next statement.
     """
+    if engine.dialect.name != "postgresql":
+        return engine
     ping = engine.dialect.do_ping
 
     def quick(connection: Any) -> bool:

@@ -14,6 +14,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from optuna_deadline.allocation.database.text import translated
+
 #: A frozen client's session ends after this long; clients that wait for its rows continue then.
 FROZEN_SECONDS = 0.8  # seconds
 #: Longer than ``FROZEN_SECONDS``: waiting for a client that has just frozen is not an error.
@@ -34,12 +36,12 @@ class database_now(FunctionElement[float]):
 
 @compiles(database_now, "sqlite")
 def _sqlite_now(element: database_now, compiler: SQLCompiler, **kwargs: object) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+    return translated("NOW", postgresql=False, given=False)
 
 
 @compiles(database_now, "postgresql")
 def _postgres_now(element: database_now, compiler: SQLCompiler, **kwargs: object) -> str:
-    return "extract(epoch from clock_timestamp())::double precision"
+    return translated("NOW", postgresql=True, given=False)
 
 
 def of_statement() -> str:

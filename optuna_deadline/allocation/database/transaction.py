@@ -52,12 +52,8 @@ class Transaction:
     """
 
     def __init__(self, execute: Execute, scope: Scope, now: float, postgresql: bool) -> None:
-        self.now, self.pool, self.study, self.postgresql = (
-            now,
-            scope.pool,
-            scope.study_id,
-            postgresql,
-        )
+        self.now, self.pool, self.study = now, scope.pool, scope.study_id
+        self.postgresql = postgresql
         self.clock = "NOW" if scope.given is None else "NULL"
         self._run, self._given = execute, scope.given
         self._always: Params = {"now": now, "pool": scope.pool, "study": scope.study_id}

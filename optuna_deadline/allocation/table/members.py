@@ -7,6 +7,7 @@ sizes the pool again with the rest of the money.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from optuna_deadline.allocation.admission import check_admission, choose_devices
 from optuna_deadline.allocation.database.access import REGISTRATION
@@ -14,7 +15,7 @@ from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import MachineInfo, Slot, Worker
 from optuna_deadline.allocation.rules import host_type_detail
-from optuna_deadline.allocation.table.reads import Reads
+from optuna_deadline.allocation.table.reads import WORKERS, Reads
 from optuna_deadline.errors import DeadlineError
 
 
@@ -132,14 +133,8 @@ class Members(Reads):
         """Write the worker's row anew; it stays drained."""
         drained = tx.value("SELECT drained FROM @worker WHERE id = :me", me=new.id)
         tx.run("DELETE FROM @worker WHERE id = :me", me=new.id)
-        tx.run(
-            "INSERT INTO @worker (id, pool, study_id, host, pid, state, registered, lease, "
-            "drained, machine, store, versions, address, boot) VALUES (:id, :pool, :study, :host, "
-            ":pid, 'live', :now, :lease, :since, :machine, :store, :versions, :address, :boot)",
-            id=new.id, host=new.host, pid=new.pid, lease=new.lease, since=drained,
-            machine=new.machine, store=new.store, versions=new.versions, address=new.address,
-            boot=new.boot,
-        )  # fmt: skip
+        row = WORKERS.stored(replace(new, drained=drained))
+        tx.insert("worker", [row | {"registered": tx.now}])
 
     @staticmethod
     def _join(tx: Transaction, weight: float | None) -> None:
