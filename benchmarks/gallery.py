@@ -21,7 +21,7 @@ from rich.console import Console
 import optuna_deadline
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.top import render
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
 from optuna_deadline.visualization._forecast import chart_forecast

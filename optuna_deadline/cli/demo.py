@@ -31,7 +31,7 @@ from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource

@@ -16,7 +16,8 @@ from typing import Any
 import optuna
 
 from optuna_deadline.live.top import lines, polling_views
-from optuna_deadline.live.view import StudyWatcher, View
+from optuna_deadline.live.view import View
+from optuna_deadline.live.watcher import StudyWatcher
 
 _logger = logging.getLogger("optuna_deadline")
 _SECONDS = 1.0

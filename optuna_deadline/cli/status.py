@@ -31,7 +31,8 @@ from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.history.text import event_sentence, format_time_of_day
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import render, showing_study
-from optuna_deadline.live.view import StudyWatcher, TrialRow, View
+from optuna_deadline.live.view import TrialRow, View
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.values.scores import score
 
 if TYPE_CHECKING:

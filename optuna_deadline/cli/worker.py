@@ -57,7 +57,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.live.top import showing_study
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import Event, PlannedTrial, Slot, Tenant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.reads import pools
@@ -243,20 +244,19 @@ class _Study:
     """The last report of each trial of a study, and the best report."""
 
     def __init__(self, table: AllocationTable, direction: str) -> None:
-        self._table = table
+        self._following = Following(table)
         self._best = BestReports(direction)
-        self._new = Tail(table.reports)
         self.last: dict[int, tuple[int, float]] = {}
         self.reports = 0
 
     def refresh(self, now: float) -> list[PlannedTrial]:
-        rows = self._new.read(now)
+        rows = self._following.read(now).reports
         self._best.take(rows)
         for row in rows:
             self.reports += 1
             if row.number not in self.last or row.step >= self.last[row.number][0]:
                 self.last[row.number] = (row.step, row.value)
-        return self._table.unreported_trials()
+        return list(self._following.unreported.values())
 
     @property
     def best(self) -> dict[str, Any] | None:

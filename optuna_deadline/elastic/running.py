@@ -20,7 +20,7 @@ from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.rank.objective import Objective, stop_if_loading
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.budgets import BudgetLike, make_budget

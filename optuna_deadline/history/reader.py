@@ -16,9 +16,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
+from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import EVENT_KINDS, History
@@ -164,14 +165,11 @@ class HistoryReader:
     def __init__(self, table: AllocationTable, terms: Terms) -> None:
         self._table = table
         self._terms = terms
+        self._following = Following(table, EVENT_KINDS)
+        self._new_pool_events = Tail(lambda after: table.pool_events(after, _POOL_KINDS))
         self._events: dict[int, Event] = {}
         self._pool_events: dict[int, Event] = {}
         self._reports: dict[int, ReportRow] = {}
-        self._segments: dict[tuple[int, int], SegmentRow] = {}
-        self._new_events = Tail(lambda after: table.events(after, EVENT_KINDS))
-        self._new_pool_events = Tail(lambda after: table.pool_events(after, _POOL_KINDS))
-        self._new_reports = Tail(table.reports)
-        self._last_look = 0.0
 
     def read(self) -> History:
         """The history until now."""
@@ -179,12 +177,11 @@ class HistoryReader:
         table.follow_study()
         orders = table.orders("")
         now = orders.now
-        self._events.update((row.id, row) for row in self._new_events.read(now))
+        news = self._following.read(now)
+        self._events.update((row.id, row) for row in news.events)
+        self._reports.update((row.id, row) for row in news.reports)
         self._pool_events.update((row.id, row) for row in self._new_pool_events.read(now))
-        self._reports.update((row.id, row) for row in self._new_reports.read(now))
-        for segment in table.segments(self._last_look - LATE_SECONDS):
-            self._segments[segment.number, segment.fence] = segment
-        self._last_look = now
+        segments = self._following.segments.values()
         events = [self._events[row_id] for row_id in sorted(self._events)]
         closed = [event.at for event in events if event.kind == "settle"]
         return History(
@@ -195,8 +192,8 @@ class HistoryReader:
             deadline=orders.deadline,
             now=now,
             settled=closed[-1] if orders.settled and closed else None,
-            trials=tuple(table.trials()),
-            segments=tuple(sorted(self._segments.values(), key=lambda s: (s.granted, s.number))),
+            trials=tuple(self._following.trials.values()),
+            segments=tuple(sorted(segments, key=lambda row: (row.granted, row.number))),
             reports=tuple(self._reports[row_id] for row_id in sorted(self._reports)),
             events=tuple(events),
             pool_events=tuple(self._pool_events[row_id] for row_id in sorted(self._pool_events)),

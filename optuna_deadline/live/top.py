@@ -16,13 +16,13 @@ from optuna_deadline._printable import printable
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.history.text import format_count
 from optuna_deadline.live.view import (
-    StudyWatcher,
     TrialRow,
     View,
     by_relevance,
     figure,
     finite,
 )
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 

@@ -46,6 +46,7 @@ class BestReports:
     def __init__(self, direction: str) -> None:
         self._direction = direction
         self._rows: dict[int, ReportRow] = {}
+        self._best: ReportRow | None = None
 
     def take(self, rows: Iterable[ReportRow]) -> None:
         """Record reports in any order; NaN is ignored."""
@@ -56,13 +57,17 @@ class BestReports:
                 before is None or self._key(row) < self._key(before)
             ):
                 known[row.number] = row
+                if self._best is None or self._key(row) < self._key(self._best):
+                    self._best = row
 
     def of(self, number: int) -> ReportRow | None:
         """A trial's best report; None before its first."""
         return self._rows.get(number)
 
-    def best(self, among: Callable[[int], bool] = lambda _: True) -> ReportRow | None:
-        """The best report among some trials; the lower number wins a tie."""
+    def best(self, among: Callable[[int], bool] | None = None) -> ReportRow | None:
+        """The best report of all trials, or of some; the lower number wins a tie."""
+        if among is None:
+            return self._best
         rows = (row for row in self._rows.values() if among(row.number))
         return min(rows, key=self._key, default=None)
 

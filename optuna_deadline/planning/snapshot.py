@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
 
-from optuna_deadline.allocation.records import ALIVE, PlannedTrial, ReportRow, SegmentRow, Worker
+from optuna_deadline.allocation.following import Following
+from optuna_deadline.allocation.records import PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
@@ -132,22 +132,15 @@ class SnapshotReader:
         self.limits = SlotLimits(max_slots)
         self._table = table
         self._started = started
-        self._new_reports = Tail(table.reports)
+        self._following = Following(table)
         self.best_reports = BestReports(direction)
         self._reports = _Reports(direction)
-        self._last_segments = 0.0
-        self._segments: dict[tuple[int, int], SegmentRow] = {}
         self._rendezvous_history = RendezvousHistory()
         self._priced = Speedup()
         self._slot_seconds_done = 0.0
         self._throughputs = Throughputs()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
-        self._trials: dict[int, PlannedTrial] = {}  # as last read, ended ones included
-        self._read_all = True  # not only those whose end Optuna does not know
-        self._last_unreported: Mapping[
-            int, PlannedTrial
-        ] = {}  # those of them whose end was not reported
         self._places: dict[int, int] = {}
         self._live_trials = 0
         self._views: list[TrialView] = []
@@ -160,30 +153,27 @@ class SnapshotReader:
 
     def begin_term(self) -> None:
         """Read every trial at the next reading: some may have ended under another planner."""
-        self._read_all = True
+        self._following.read_all()
 
     def read(self, deadline: float) -> Reading:
         """Read the current state, including the deadline."""
         table = self._table
         now = table.now()
-        rows = table.trials() if self._read_all else table.unreported_trials()
-        planned_rows = {planned.number: planned for planned in rows}
-        ended = [planned for planned in planned_rows.values() if planned.state not in ALIVE]
-        new = self._new_reports.read(now)
-        self.best_reports.take(new)
+        news = self._following.read(now)
+        planned_rows = self._following.unreported
+        ended = [planned for planned in planned_rows.values() if not planned.alive]
+        self.best_reports.take(news.reports)
         first = self._reports.first
-        stale = self._reports.take(new)
+        stale = self._reports.take(news.reports)
         if self._reports.first != first:
-            stale |= self._trials.keys()
-        stale |= self._take_segments(table.segments(self._last_segments - LATE_SECONDS))
-        self._last_segments = now
+            stale |= self._following.trials.keys()
+        stale |= self._take_segments(news.segments) | {planned.number for planned in news.trials}
         roster = table.roster()
         capacities = roster.lent
         reap_from = math.inf if roster.lease is None else roster.lease + table.grace
-        seen = self._update_views(planned_rows, stale)
-        self._rendezvous_history.take_trials(planned_rows.values())
+        self._take_trials(news.trials)
+        seen = self._update_views(stale)
         crossing = self._rendezvous_history.allowed_groups(roster.workers, now)
-        self._read_all = False
         snapshot = Snapshot(
             now=now,
             started=self._started,
@@ -219,16 +209,11 @@ class SnapshotReader:
             self._priced = priced
         return self._priced
 
-    def _take_segments(self, rows: list[SegmentRow]) -> set[int]:
+    def _take_segments(self, changes: list[tuple[SegmentRow | None, SegmentRow]]) -> set[int]:
         """Record segments; returns the trials with a first step or a new pace."""
         costs_changed = False
-        known, began = self._segments, set[int]()
-        for row in [row for row in rows if known.get(row[:2]) is not row]:
-            key = row.number, row.fence
-            before = known.get(key)
-            if before == row:
-                continue
-            known[key] = row
+        began = set[int]()
+        for before, row in changes:
             self._rendezvous_history.take_segment(row)
             self.limits.take_segment(row)
             self._slot_seconds_done += _slot_seconds(row) - (
@@ -246,37 +231,28 @@ class SnapshotReader:
             self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
         return began | self._throughputs.learn()
 
-    def _update_views(
-        self, planned_rows: Mapping[int, PlannedTrial], stale: set[int]
-    ) -> tuple[TrialView, ...]:
-        """The trials as a policy sees them; unchanged trials keep their objects."""
-        before, self._last_unreported = self._last_unreported, planned_rows
-        if not stale and planned_rows == before:
-            return self._seen
+    def _take_trials(self, rows: list[PlannedTrial]) -> None:
+        if not rows:
+            return
+        for planned in rows:
+            self.limits.take_trial(planned)
+        self._rendezvous_history.take_trials(rows)
         self._requests = tuple(
             Request(planned.number, planned.held is not None, planned.pinned)
-            for planned in planned_rows.values()
+            for planned in self._following.unreported.values()
             if (planned.held is not None or planned.pinned is not None) and planned.alive
         )
-        known = self._trials
-        if any([known[number].alive for number in before.keys() - planned_rows.keys()]):
-            # Another process stored their ends, which this one has not read.
-            planned_rows = {planned.number: planned for planned in self._table.trials()}
-        for planned in [
-            planned for number, planned in planned_rows.items() if known.get(number) is not planned
-        ]:
-            if known.get(planned.number) != planned:
-                known[planned.number] = planned
-                stale.add(planned.number)
-                self.limits.take_trial(planned)
+
+    def _update_views(self, stale: set[int]) -> tuple[TrialView, ...]:
+        """The trials as a policy sees them; unchanged trials keep their objects."""
         if stale:
-            for number in sorted(stale & known.keys()):
+            for number in sorted(stale & self._following.trials.keys()):
                 self._update_view(number)
             self._seen = tuple(self._views)
         return self._seen
 
     def _update_view(self, number: int) -> None:
-        view = self._view(self._trials[number])
+        view = self._view(self._following.trials[number])
         place = self._places.get(number)
         if place is not None:
             self._live_trials += view.alive - self._views[place].alive
@@ -306,7 +282,7 @@ class SnapshotReader:
         )
 
     def _is_starting(self, planned: PlannedTrial) -> bool:
-        row = self._segments.get((planned.number, planned.fence))
+        row = self._following.segments.get((planned.number, planned.fence))
         return planned.owner is not None and not (row is not None and row.stepped)
 
 

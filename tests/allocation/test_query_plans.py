@@ -18,7 +18,7 @@ from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
-from optuna_deadline.live.view import _KINDS
+from optuna_deadline.live.watcher import _KINDS
 
 pytestmark = pytest.mark.postgres
 

@@ -22,7 +22,7 @@ from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import HistoryReader, table_of
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.database_errors import (

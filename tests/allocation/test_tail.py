@@ -20,7 +20,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.history.reader import HistoryReader
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.planning.placement.data_locality import CheckpointLocality
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.study import terms as study_terms

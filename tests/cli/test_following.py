@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from optuna_deadline.live.top import polling_views
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 
 
 class Hung:

@@ -24,7 +24,7 @@ from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.cli import app, databases, doctor
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.live.view import StudyWatcher
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.values.budgets import make_budget
 

@@ -242,19 +242,25 @@ class Reads(Base):
             gate_open=closed is None,
         )
 
-    def trials(self) -> list[PlannedTrial]:
-        """Every trial of the study, by number."""
-        return self._trials("true")
+    def trials(self, numbers: Sequence[int] | None = None) -> list[PlannedTrial]:
+        """The study's trials with some numbers, or all, by number."""
+        if numbers is None:
+            return self._trials("true")
+        return self._trials("t.number IN each(:numbers)", numbers=listed(numbers))
 
-    def unreported_trials(self) -> list[PlannedTrial]:
-        """Trials that live, or whose end Optuna does not know yet, by number."""
-        return self._trials(f"(NOT t.told OR t.{IS_ALIVE})")
+    def unreported_trials(self, newest: int | None = None) -> list[PlannedTrial]:
+        """Trials that live, or whose end Optuna does not know yet, by number.
 
-    def _trials(self, where: str) -> list[PlannedTrial]:
+        Args:
+            newest: All trials with a higher number are read as well.
+        """
+        return self._trials(f"(NOT t.told OR t.{IS_ALIVE} OR t.number > :newest)", newest=newest)
+
+    def _trials(self, where: str, **params: Any) -> list[PlannedTrial]:
         with self._alone() as tx:
             return TRIALS.all(tx.rows(
                 f"SELECT {TRIALS.names} FROM @trial t WHERE t.study_id = :study AND {where} "
-                "ORDER BY t.number"
+                "ORDER BY t.number", **params,
             ))  # fmt: skip
 
     def segments(self, since: float = 0.0) -> list[SegmentRow]:
