@@ -33,7 +33,7 @@ from benchmarks.measuring import (
     write_json,
 )
 from optuna_deadline import DeadlinePruner
-from optuna_deadline.allocation.database.engine import disconnect, open_table
+from optuna_deadline.allocation.database.opening import disconnect, open_table
 
 OURS, MEDIAN = "DeadlinePruner", "MedianPruner"
 STEPS = 50

@@ -29,16 +29,17 @@ import sqlalchemy as sa
 from benchmarks.measuring import StatementCounter, percentiles_ms
 from benchmarks.servers import server_seconds
 from benchmarks.support.postgres import EmbeddedPostgres
-from optuna_deadline.allocation.database import engine as engines
 from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.engine import create
 from optuna_deadline.allocation.database.notify import NotificationListener
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.table import TTL, AllocationTable
 
 POLL, RENEW = 1.0, TTL / 6  # seconds
 GANG, SLOTS = 2, 4  # slots of a trial, and of a worker
 TOGETHER = 8  # workers in a process
-_COMPILED: dict[Any, Any] = {}  # shared, so that each worker compiles no statement again
 POOL, STUDY = "pool", 1
 TIMED = ("orders", "renew", "acquire", "release")
 TARGETS = {"renew_p99": 50, "hand_over_p50_with_listen": 50}
@@ -53,11 +54,11 @@ class Worker(threading.Thread):
     def __init__(self, me: str, url: str, listen: bool, found: list[Found], done: Event) -> None:
         super().__init__(daemon=True)
         self._me, self._found, self._done = me, found, done
-        engine = engines.create(sa.make_url(url)).execution_options(compiled_cache=_COMPILED)
-        self._table = AllocationTable(engine, POOL, STUDY)
+        database = Database(create(sa.make_url(url)))
+        self._table = AllocationTable(database, POOL, STUDY)
         self._woken = threading.Event()
         self._listener = (
-            NotificationListener(engine, POOL, me, self._woken.set) if listen else None
+            NotificationListener(database, POOL, me, self._woken.set) if listen else None
         )
         self._held: dict[int, Grant] = {}
         self._slots = [s.id for s in self._table.slots() if me in s.offered_by]
@@ -141,15 +142,15 @@ def _process(
 
 def prepare(url: str, workers: int) -> list[str]:
     """A study with one trial for each worker; returns the workers' names."""
-    engine = engines.connect(url)
-    with engine.begin() as connection:
+    database = connect(url)
+    with database.engine.begin() as connection:
         connection.execute(
             sa.insert(schema.study).values(
                 study_id=STUDY, name="load", direction="minimize", started=0.0, deadline=9e9,
                 policy="hypersched", parameters={},
             )
         )  # fmt: skip
-    table = AllocationTable(engine, POOL, STUDY)
+    table = AllocationTable(database, POOL, STUDY)
     names = [f"worker-{index}" for index in range(workers)]
     for index, name in enumerate(names):
         devices = [f"gpu:{slot}" for slot in range(SLOTS)]
@@ -171,7 +172,7 @@ def measure(
     """The figures of one situation."""
     url = server.create_database(database)
     names = prepare(url, workers)
-    table = AllocationTable(engines.connect(url), POOL, STUDY)
+    table = AllocationTable(connect(url), POOL, STUDY)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["optuna_deadline.allocation.table"])
     results: Queue[list[Found]] = context.Queue()
@@ -231,7 +232,7 @@ def measure(
         take(0.1)
     for process in processes:
         process.kill()
-    engines.disconnect(table.database.engine)
+    disconnect(table.database)
     server.drop_database(database)
     return {
         "listen": listen,

@@ -68,7 +68,7 @@ def time_left(study: Study) -> float:
     Raises:
         DeadlineError: The study has no deadline.
     """
-    from optuna_deadline.allocation.database.engine import open_table
+    from optuna_deadline.allocation.database.opening import open_table
     from optuna_deadline.pruners import find_deadline_pruner
     from optuna_deadline.study import terms
 

@@ -34,8 +34,7 @@ gc.set_threshold(100_000, 20, 20)
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
 
 from benchmarks.support.postgres import EmbeddedPostgres, PostgresServer  # noqa: E402
-from optuna_deadline.allocation.database import engine as engines  # noqa: E402
-from optuna_deadline.allocation.database import limits  # noqa: E402
+from optuna_deadline.allocation.database import limits, opening  # noqa: E402
 
 # How long an example takes says something about the machine, not about the code; and a change is
 # judged by the same examples as the last one. `make test` draws few, `make test-all` more, and
@@ -138,7 +137,7 @@ def postgres_template(postgres: PostgresServer) -> Iterator[str]:
     made = optuna.storages.RDBStorage(url)
     made.remove_session()
     made.engine.dispose()  # a template must have no connections
-    engines.disconnect(engines.connect(url))
+    opening.disconnect(opening.connect(url))
     yield name
     postgres.drop_database(name)
 
@@ -178,8 +177,8 @@ def storage_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def _disconnect(database: str) -> None:
-    """Close what the package's cache of engines still holds open on a test's database."""
-    for engine in list(engines._engines.values()):
-        if engine.url.database == database:
-            engines.disconnect(engine)
+def _disconnect(name: str) -> None:
+    """Close what the package's cache of databases still holds open on a test's database."""
+    for database in list(opening._databases.values()):
+        if database.url.database == name:
+            opening.disconnect(database)

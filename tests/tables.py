@@ -8,7 +8,7 @@ from collections.abc import Callable
 import optuna
 import psutil
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 
 

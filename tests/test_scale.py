@@ -13,7 +13,7 @@ from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Size, build, write_rows
 from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.database.access import listening
-from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool_leader import MAX_BATCH, PoolLeader
 from optuna_deadline.policies.registry import make_divider
@@ -40,11 +40,11 @@ def test_a_planner_and_a_newcomer_read_no_more_in_a_larger_pool(postgres: Postgr
 def _read(server: PostgresServer, size: Size) -> tuple[int, int]:
     """Statements and rows of a planner's second look, and of a worker that joins."""
     name, made = f"od_scale_{uuid.uuid4().hex[:8]}", build(size)
-    engine = connect(server.create_database(name))
-    write_rows(made, engine)
+    database = connect(server.create_database(name))
+    write_rows(made, database.engine)
     rows: list[int] = []
 
-    me, table = made.planner_of(1), AllocationTable(engine, POOL, 1)
+    me, table = made.planner_of(1), AllocationTable(database, POOL, 1)
     policy = policy_choice.make("hypersched", {"max_resource": STEPS})
     planner = make_planner(table, policy, me, 80, lambda: 0.0)
     planner.tick()
@@ -53,7 +53,7 @@ def _read(server: PostgresServer, size: Size) -> tuple[int, int]:
         table.register("newcomer", "another host", 1, ["gpu:0"], 0)
         table.orders(me)
         table.renew(me, [])
-    disconnect(engine)
+    disconnect(database)
     server.drop_database(name)
     return len(rows), sum(rows)
 
@@ -68,9 +68,9 @@ def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: Postg
             "UPDATE @slot SET lent_to = CASE WHEN id = 1 THEN 2 ELSE 1 END, holder = NULL, "
             "lease = NULL, study_id = NULL, number = NULL"
         )
-    engine = connect(postgres.create_database(name))
-    write_rows(made, engine)
-    table = AllocationTable(engine, POOL, 1)
+    database = connect(postgres.create_database(name))
+    write_rows(made, database.engine)
+    table = AllocationTable(database, POOL, 1)
     commits = [0]
 
     def note(statement: str, _: Any, cursor: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: Postg
         assert leader.tick() and not leader.tick()
     lent = Counter(slot.lent_to for slot in table.slots())
     events = len(table.pool_events(kinds=["lend"]))
-    disconnect(engine)
+    disconnect(database)
     postgres.drop_database(name)
     assert lent == {1: 600, 2: 600} and events >= 599
     assert max(commits) <= MAX_BATCH

@@ -19,7 +19,7 @@ from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.objective import EVERY
 from benchmarks.chaos.usage import in_use_after, read_uses
 from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.elastic import agree
 
 #: The studies and the CPU slots of each of their workers, which share a pool: one study starts
@@ -143,7 +143,7 @@ def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
     while time.monotonic() < began + QUIET:
         fleet.keep()
         time.sleep(0.2)
-    engine = connect(database.url)
+    engine = connect(database.url).engine
     started = {member.pid: max(began, member.started_at) for member in fleet.members}
     offers = [offer for offer in evidence.offers(engine) if offer[2] in started]
     since: dict[str, float] = {}
@@ -163,7 +163,7 @@ def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
 
 def _finish(fleet: Fleet, database: Database) -> None:
     """Wait for the deadline, at which every worker exits by itself."""
-    engine = connect(database.url)
+    engine = connect(database.url).engine
     evidence.bring_forward(engine, _AFTER_QUIET)
     codes = fleet.join(_AFTER_QUIET + 15.0)
     say(f"the workers returned {codes}")
@@ -181,7 +181,7 @@ def _judge(
     hosts: int,
     seed: int,
 ) -> Verdict:
-    engine = connect(database.url)
+    engine = connect(database.url).engine
     uses = read_uses(folder / "usage")
     entries = evidence.read_entries(engine)
     (folder / "events").write_text("".join(f"{entry}\n" for entry in entries))

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import optuna_deadline
 from benchmarks.gpu_check.watching import Row, median, row
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import Plan, Run, Snapshot
 

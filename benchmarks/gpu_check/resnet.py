@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import optuna_deadline
 from benchmarks.gpu_check.watching import Row, most_at_once, row, users_of_gpus
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 
 POLICIES = ("adaptive_halving", "hypersched", "hermes", "shockwave")

@@ -131,7 +131,7 @@ def _train(
     folder: Path, gpu: int | None, seconds: float, trials: int, park: int = 0
 ) -> list[SegmentRow]:
     """Train a number of trials in turns; return their segments."""
-    from optuna_deadline.allocation.database.engine import open_table
+    from optuna_deadline.allocation.database.opening import open_table
     from optuna_deadline.allocation.table import AllocationTable
 
     folder.mkdir(parents=True)

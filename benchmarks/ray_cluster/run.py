@@ -19,7 +19,7 @@ from ray.cluster_utils import Cluster
 from benchmarks.stretches import OBJECTIVE, following, read_stretches
 from benchmarks.stretches.objective import LOGS
 from benchmarks.support.postgres import EmbeddedPostgres
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result, agree
 

@@ -16,7 +16,7 @@ from optuna_deadline_lightning import DeadlineCallback
 
 import optuna_deadline
 from benchmarks.rescale import training
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot

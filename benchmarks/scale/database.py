@@ -15,7 +15,7 @@ from benchmarks.scale.planning import make_planner
 from benchmarks.scale.situation import POOL, STEPS, Situation, write_rows
 from benchmarks.servers import server_seconds
 from benchmarks.support.postgres import EmbeddedPostgres
-from optuna_deadline.allocation.database import engine as engines
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool_leader import PoolLeader
@@ -60,10 +60,10 @@ class Database:
     def __init__(self, server: EmbeddedPostgres, found: Situation, policy: str) -> None:
         self.url = server.create_database(f"scale_{found.size.capacity}")
         self._server, self._found, self._policy = server, found, policy
-        self.engine = engines.connect(self.url)
-        write_rows(found, self.engine)
+        self.database = connect(self.url)
+        write_rows(found, self.database.engine)
         self._study = max(1, found.size.studies // 2)
-        self._table = AllocationTable(self.engine, POOL, self._study)
+        self._table = AllocationTable(self.database, POOL, self._study)
         self._me = found.planner_of(self._study)
         self._other = f"s{self._study}-h{found.hosts_of(self._study)[-1]}"
 
@@ -149,13 +149,13 @@ class Database:
 
     def drop(self) -> None:
         """Delete the rows."""
-        engines.disconnect(self.engine)
+        disconnect(self.database)
         self._server.drop_database(sa.make_url(self.url).database or "")
 
 
 def _plan_afresh(url: str, study: int, me: str, trials: int, policy: str) -> dict[str, float]:
     """The planner and the leader of a process that has just started."""
-    table = AllocationTable(engines.connect(url), POOL, study)
+    table = AllocationTable(connect(url), POOL, study)
     chosen = policy_choice.make(policy, {"max_resource": STEPS})
     table.orders(me)
     sizes = {"connected": _resident()}

@@ -18,7 +18,7 @@ from benchmarks.slurm_cluster.cluster import SlurmCluster
 from benchmarks.stretches import OBJECTIVE, Stretch, following, read_stretches
 from benchmarks.stretches.objective import LOGS
 from benchmarks.support.postgres import EmbeddedPostgres
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import ElasticWorker, agree
 

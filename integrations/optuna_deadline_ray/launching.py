@@ -12,7 +12,7 @@ import ray
 from optuna.study import Study
 from ray.autoscaler.sdk import request_resources
 
-from optuna_deadline.allocation.database.engine import open_table, table_url
+from optuna_deadline.allocation.database.opening import open_table, table_url
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.errors import DeadlineError

@@ -68,7 +68,7 @@ class DeadlineGate:
 
         mine = _publishers.setdefault(storage_of(study), {})
         if id_of(study) not in mine:
-            mine[id_of(study)] = PlainPublisher.of(study, tracker.engine)
+            mine[id_of(study)] = PlainPublisher.of(study, tracker.database)
         publisher = mine[id_of(study)]
         if publisher is not None:
             publisher.work(tracker.terms, tracker.time_left())

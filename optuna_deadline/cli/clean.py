@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.filesize import decimal
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.checkpoints.restore import CheckpointFolders
 from optuna_deadline.checkpoints.storage import name_of, place_of, remove, root_of, size
 from optuna_deadline.cli.app import CheckpointPlace, Storage, Study, command

@@ -10,7 +10,7 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.database.engine import connect, open_table
+from optuna_deadline.allocation.database.opening import connect, open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import (
     Deadline,

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from optuna_deadline_demo import TASKS, Task
 
 from optuna_deadline._optuna import id_of
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, without_password

@@ -14,8 +14,9 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from optuna_deadline.allocation.database.engine import autocommit, connect, create
+from optuna_deadline.allocation.database.engine import autocommit, create
 from optuna_deadline.allocation.database.limits import database_now
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.database.schema import report, study, trial
 from optuna_deadline.allocation.records import ALIVE
 from optuna_deadline.checkpoints.storage import check, check_folder, parse_location
@@ -132,7 +133,7 @@ def _database(text: str) -> Iterator[Finding]:
     try:
         try:
             open_storage(text)
-            engine = connect(url)
+            engine = connect(url).engine
         except NoStudyTables as nothing:
             yield Finding("database", "note", str(nothing))
             engine = None if sqlite else create(url)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optuna_deadline._printable import printable
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
 from optuna_deadline.allocation.table import GRACE, TTL, AllocationTable
 from optuna_deadline.allocation.table.reads import pools
@@ -70,13 +70,13 @@ def show(
 ) -> None:
     """Show the studies, weights, shares, slots and workers of the pools in a database."""
     check_made(storage)
-    engine = connect(storage)
-    names = pools(engine)
+    database = connect(storage)
+    names = pools(database)
     if pool is not None and pool not in names:
         known = ", ".join(names) or "none yet"
         raise DeadlineError(f"There is no pool {pool!r} (there are: {printable(known)}).")
     chosen = names if pool is None else [pool]
-    tables = [AllocationTable(engine, name, _NO_STUDY) for name in chosen]
+    tables = [AllocationTable(database, name, _NO_STUDY) for name in chosen]
     if as_json:
         print_json([_values(table) for table in tables])
         return

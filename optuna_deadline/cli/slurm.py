@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import (
     AcrossHosts,

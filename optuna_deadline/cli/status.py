@@ -16,7 +16,8 @@ import typer
 
 from optuna_deadline._optuna import id_of, storage_of
 from optuna_deadline._printable import printable
-from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import Event, PlannedTrial
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checking.rows import OUTCOME, summed_up
@@ -79,7 +80,7 @@ def status(study: Study, storage: Storage, as_json: Json = False) -> None:
     found = load_study(study, storage)
     table, terms = table_of(found)
     view = StudyWatcher(table, terms).view()
-    with autocommit(open_table(found)) as connection:
+    with autocommit(table.database.engine) as connection:
         warning = measure(connection, table.study_id).warning
     history = read_history(found)
     if not view.rows and history.plain:

@@ -8,7 +8,7 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import PlannedTrial, Worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.reads import pools
@@ -93,8 +93,8 @@ def drain(
 ) -> None:
     """Empty a host: its trials save and resume elsewhere, its workers exit."""
     check_made(storage)
-    engine = connect(storage)
-    tables = [AllocationTable(engine, name, _NO_STUDY) for name in pools(engine)]
+    database = connect(storage)
+    tables = [AllocationTable(database, name, _NO_STUDY) for name in pools(database)]
     live = [worker for table in tables for worker in table.workers()]
     going_on = {
         row.study_id

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import Study
 
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.limits import begin_bounded
 from optuna_deadline.study.rows import own_id
 
@@ -37,20 +38,20 @@ class DashboardAttributes:
     """Writes the attributes of one study for optuna-dashboard.
 
     Args:
-        engine: The engine of the database that holds the study.
+        database: The database that holds the study.
         study_id: Optuna's id of the study.
     """
 
-    def __init__(self, engine: sa.Engine, study_id: int) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, study_id: int) -> None:
+        self._engine = database.engine
         self._study_id = study_id
 
     @classmethod
-    def of(cls, engine: sa.Engine, study: Study) -> DashboardAttributes | None:
+    def of(cls, database: Database, study: Study) -> DashboardAttributes | None:
         """The writer for a study; None if it is not in the database of the allocation table."""
-        study_id = own_id(engine, study)
-        kept = sa.inspect(engine).has_table(_system.name)
-        return cls(engine, study_id) if study_id is not None and kept else None
+        study_id = own_id(database, study)
+        kept = sa.inspect(database.engine).has_table(_system.name)
+        return cls(database, study_id) if study_id is not None and kept else None
 
     def write(
         self,

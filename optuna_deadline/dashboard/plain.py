@@ -12,9 +12,9 @@ import math
 import time
 from collections.abc import Callable
 
-import sqlalchemy as sa
 from optuna.study import Study
 
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.dashboard.attributes import DashboardAttributes
 from optuna_deadline.dashboard.notes import study_note
 from optuna_deadline.dashboard.publisher import FIRST, figures_within
@@ -52,9 +52,9 @@ class PlainPublisher:
         self._next = clock() + FIRST
 
     @classmethod
-    def of(cls, study: Study, engine: sa.Engine) -> PlainPublisher | None:
+    def of(cls, study: Study, database: Database) -> PlainPublisher | None:
         """The publisher of a study; None if it is not in the allocation table's database."""
-        attributes = DashboardAttributes.of(engine, study)
+        attributes = DashboardAttributes.of(database, study)
         return None if attributes is None else cls(study, attributes)
 
     def work(self, terms: Terms, left: float) -> None:

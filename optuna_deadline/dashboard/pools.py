@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import sqlalchemy as sa
-
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import Event, PlannedTrial, Slot, Tenant
 from optuna_deadline.allocation.table import AllocationTable
@@ -33,12 +32,12 @@ class PoolStates:
     """Answers all viewers of a database; reads new rows at most once a second.
 
     Args:
-        engine: The engine of the table's database.
+        database: The table's database.
         clock: A monotonic clock, in seconds.
     """
 
-    def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _Pool] = {}
@@ -54,10 +53,10 @@ class PoolStates:
             return self._said
 
     def _refresh(self) -> dict[str, Any]:
-        names = pools(self._engine)
+        names = pools(self._database)
         for name in names:
             if name not in self._known:
-                self._known[name] = _Pool(AllocationTable(self._engine, name, _NO_STUDY))
+                self._known[name] = _Pool(AllocationTable(self._database, name, _NO_STUDY))
         found = [self._known[name].refresh() for name in names]
         return {"pools": sorted(found, key=lambda pool: not pool["studies"])}
 

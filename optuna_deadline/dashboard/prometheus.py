@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
-import sqlalchemy as sa
-
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.history.reader import HistoryReader
@@ -38,13 +37,13 @@ class StudyCollector:
     """A collector for a registry of prometheus_client.
 
     Args:
-        engine: The engine of the table's database.
+        database: The table's database.
         names: The studies to export; if empty, those that run, and those that end while this
             process runs.
     """
 
-    def __init__(self, engine: sa.Engine, names: Sequence[str] = ()) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, names: Sequence[str] = ()) -> None:
+        self._database = database
         self._names = frozenset(names)
         self._lock = threading.Lock()
         self._readers: dict[int, HistoryReader] = {}
@@ -70,10 +69,10 @@ class StudyCollector:
         yield from families(histories)
 
     def _look(self) -> list[History]:
-        for terms, settled in study_terms.read_all(self._engine):
+        for terms, settled in study_terms.read_all(self._database):
             wanted = terms.name in self._names if self._names else not settled
             if wanted and terms.study_id not in self._readers:
-                table = AllocationTable(self._engine, terms.name, terms.study_id)
+                table = AllocationTable(self._database, terms.name, terms.study_id)
                 table.follow_study()
                 self._readers[terms.study_id] = HistoryReader(table, terms)
         return list(self._histories())

@@ -15,10 +15,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline._threads import PeriodicThread
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.dashboard.attributes import DashboardAttributes
@@ -162,7 +162,7 @@ class Publisher:
 
 
 def make_publisher(
-    engine: sa.Engine,
+    database: Database,
     study: Study,
     table: AllocationTable,
     terms: Terms,
@@ -171,13 +171,13 @@ def make_publisher(
     """The publisher of a study; None if it is not in the allocation table's database.
 
     Args:
-        engine: The engine of the table's database.
+        database: The table's database.
         study: The study.
         table: The allocation table.
         terms: The study's terms.
         rules: Returns whether this process has the elected planner.
     """
-    attributes = DashboardAttributes.of(engine, study)
+    attributes = DashboardAttributes.of(database, study)
     return (
         None if attributes is None else Publisher(HistoryReader(table, terms), attributes, rules)
     )

@@ -9,9 +9,8 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-import sqlalchemy as sa
-
-from optuna_deadline.allocation.database.engine import autocommit, connect, storage_at
+from optuna_deadline.allocation.database.engine import storage_at
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, describe_database_error
@@ -92,8 +91,7 @@ class _SilentHandler(WSGIRequestHandler):
 def answers(storage: str) -> bool:
     """Whether the database at a URL answers."""
     try:
-        with autocommit(connect(storage)) as connection:
-            connection.execute(sa.select(1))
+        connect(storage).now()
     except DATABASE_ERRORS:
         return False
     return True

@@ -14,7 +14,7 @@ from typing import Any
 
 from optuna.study import Study
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.checkpoints.storage import library_name, place_of
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.registry import make_divider
@@ -56,13 +56,13 @@ def agree(
         raise DeadlineError(
             f"{study!r} is not a study: pass optuna.create_study(...) or optuna.load_study(...)."
         )
-    engine = open_table(study, table)
+    database = open_table(study, table)
     given = Given(policy, parameters, budget, check_max_slots(max_slots))
     if deadline is not None:
-        return study_terms.fix(engine, study, deadline, given, extend=extend)
+        return study_terms.fix(database, study, deadline, given, extend=extend)
     pruner = find_deadline_pruner(study.pruner)
     stored = study_terms.read_stored
-    found = stored(engine, study) if pruner is None else pruner.terms(study, given)
+    found = stored(database, study) if pruner is None else pruner.terms(study, given)
     study_terms.check_given(found, given)
     return found
 

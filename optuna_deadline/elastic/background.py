@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline._threads import PeriodicThread
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.notify import NotificationListener
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.planner import Planner
@@ -116,7 +116,7 @@ def watching_preemption(
 
 @contextmanager
 def listening_for_notifications(
-    engine: sa.Engine, pool: str, agent: Agent, planner: PeriodicThread, *, wanted: bool
+    database: Database, pool: str, agent: Agent, planner: PeriodicThread, *, wanted: bool
 ) -> Iterator[None]:
     """Read the table at once after a notification of PostgreSQL; polling continues."""
     if not wanted:
@@ -127,7 +127,7 @@ def listening_for_notifications(
         agent.wake()
         planner.wake()
 
-    listener = NotificationListener(engine, pool, agent.id, look)
+    listener = NotificationListener(database, pool, agent.id, look)
     listener.start()
     try:
         yield
@@ -136,7 +136,7 @@ def listening_for_notifications(
 
 
 def dashboard_publisher(
-    engine: sa.Engine,
+    database: Database,
     study: Study,
     table: AllocationTable,
     terms: Terms,
@@ -149,7 +149,7 @@ def dashboard_publisher(
         return None
     from optuna_deadline.dashboard.publisher import make_publisher
 
-    return make_publisher(engine, study, table, terms, lambda: planner.is_elected)
+    return make_publisher(database, study, table, terms, lambda: planner.is_elected)
 
 
 def should_publish(publish: bool | None) -> bool:

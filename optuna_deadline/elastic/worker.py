@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from optuna.pruners import NopPruner
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from optuna_deadline._optuna import storage_of
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.notify import NotificationListener
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import GRACE, TTL, AllocationTable
 from optuna_deadline.checkpoints.storage import (
     library_name,
@@ -132,12 +132,12 @@ class ElasticWorker:
         fork_server: ForkServer | None = None,
     ) -> None:
         self.terms = terms
-        engine = open_table(study, table)
+        database = open_table(study, table)
         self.table = AllocationTable(
-            engine, pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
+            database, pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
         )
-        self._engine = engine
-        self._listen = listen and NotificationListener.works_on(engine)
+        self._database = database
+        self._listen = listen and NotificationListener.works_on(database)
         self.study = _planned(study)
         self._publish = publish
         self._ledger = None
@@ -148,7 +148,7 @@ class ElasticWorker:
             terms.budget.check_type(self._host_type, self._ledger.tariff.rates)
         self._offer = offer or make_offer(gpus, cpus, oversubscribe=True)
         self._ceiling = ceiling
-        self._address = _address(engine) if across_hosts else None
+        self._address = _address(database) if across_hosts else None
         self._time_limit = math.inf if until is None else monotonic_end(until)
         self._wait = wait
         self._notice = preemption_notice
@@ -161,7 +161,7 @@ class ElasticWorker:
         self._divider = make_divider(divider)
         self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
         place = place_of(checkpoints or CHECKPOINTS)
-        self._folder = root_of(place, study.study_name, study_terms.key(engine, study))
+        self._folder = root_of(place, study.study_name, study_terms.key(database, study))
         self._resumable = not isinstance(storage_of(study), InMemoryStorage)
         self._asked: list[int] = []
         self._availability = CheckpointAvailability(self.table, host_name())
@@ -223,7 +223,7 @@ class ElasticWorker:
 
         thread = planner_thread(ticks, interval, agent.wake, planned)
         publisher = dashboard_publisher(
-            self._engine, self.study, self.table, self.terms, planner, wanted=self._publish
+            self._database, self.study, self.table, self.terms, planner, wanted=self._publish
         )
         with ExitStack() as leaving:
             if publisher is not None:
@@ -240,7 +240,7 @@ class ElasticWorker:
                 publisher.start()
             with (
                 listening_for_notifications(
-                    self._engine, self.table.pool, agent, thread, wanted=self._listen
+                    self._database, self.table.pool, agent, thread, wanted=self._listen
                 ),
                 leaving_on_signals(agent, resumable=self._resumable) as self._asked,
                 heartbeat_file() as beat,
@@ -306,13 +306,13 @@ def _patience(agent: Agent) -> float:
     return _PUBLISH_SECONDS if agent.leaving is None else _LEAVE_SECONDS
 
 
-def _address(engine: sa.Engine) -> str:
+def _address(database: Database) -> str:
     """The address at which other hosts reach this one.
 
     Raises:
         DeadlineError: The address is unknown.
     """
-    found = own_address(engine.url.host)
+    found = own_address(database.url.host)
     if found is None:
         raise DeadlineError(
             "Gangs across hosts need an address at which the other hosts reach this one, and none "

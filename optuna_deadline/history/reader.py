@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
@@ -229,13 +229,13 @@ def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, T
         DeadlineError: The study has no deadline.
         UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
     """
-    engine = open_table(study, table)
-    found = study_terms.read(engine, study)
+    database = open_table(study, table)
+    found = study_terms.read(database, study)
     if found is None:
         raise DeadlineError(
             f"The study {study.study_name!r} has no deadline, so there is nothing to show; "
             f"{study_terms.fixing(study)}."
         )
-    opened = AllocationTable(engine, study.study_name, found.study_id)
+    opened = AllocationTable(database, study.study_name, found.study_id)
     opened.follow_study()
     return opened, found

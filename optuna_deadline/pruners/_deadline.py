@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
@@ -321,16 +321,16 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             trackers = self._trackers.setdefault(storage_of(study), {})
             if id_of(study) not in trackers:
-                engine = open_table(study, self._table)
+                database = open_table(study, self._table)
                 terms = _terms.fix(
-                    engine,
+                    database,
                     study,
                     self._deadline,
                     self._given if given is None else self._given.over(given),
                     extend=self._extend,
                     elapsed=self.clock.now() - self._constructed,
                 )
-                trackers[id_of(study)] = StudyTracker(engine, terms, self.clock)
+                trackers[id_of(study)] = StudyTracker(database, terms, self.clock)
             return trackers[id_of(study)]
 
     def _forget(self) -> None:

@@ -66,9 +66,8 @@ class StudyTracker:
         stopped: Whether ``study.optimize`` ends here.
     """
 
-    def __init__(self, engine: sa.Engine, terms: Terms, clock: ProcessClock) -> None:
-        self.engine = engine
-        self._database = Database(engine)
+    def __init__(self, database: Database, terms: Terms, clock: ProcessClock) -> None:
+        self.database = database
         self.terms = terms
         self.joined = terms.read
         self.stopped = False
@@ -189,7 +188,7 @@ class StudyTracker:
         Takes one statement for the deadline and the rungs, and a second one at a new rung.
         """
         reports: Mapping[int, float] = trial.intermediate_values
-        with self._database.each_alone(ANY_STUDY) as tx:
+        with self.database.each_alone(ANY_STUDY) as tx:
             self._record(tx, trial)
             self._read_rungs(tx)
         return self._rungs.reason(
@@ -243,7 +242,7 @@ class StudyTracker:
 
     def refresh(self) -> None:
         """Read the deadline anew: another process may have moved it."""
-        with self._database.each_alone(ANY_STUDY) as tx:
+        with self.database.each_alone(ANY_STUDY) as tx:
             self._read_rungs(tx)
 
     def _record(self, tx: Transaction, trial: FrozenTrial) -> None:

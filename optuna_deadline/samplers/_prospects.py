@@ -11,7 +11,7 @@ from datetime import datetime
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline.allocation.database.engine import existing_engine
+from optuna_deadline.allocation.database.opening import opened_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.reporting import prospects, step_before_all
@@ -54,11 +54,11 @@ class TableLook:
 
     def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
         """Three statements, whatever the number of trials."""
-        engine = existing_engine(study, self._table)
-        terms = None if engine is None else study_terms.read(engine, study)
-        if engine is None or terms is None:
+        database = opened_table(study, self._table)
+        terms = None if database is None else study_terms.read(database, study)
+        if database is None or terms is None:
             return Situation(math.inf, None, by_dates(trials, datetime.now()))
-        rows = AllocationTable(engine, terms.name, terms.study_id).segments()
+        rows = AllocationTable(database, terms.name, terms.study_id).segments()
         seconds = measure(rows).seconds if rows else by_dates(trials, datetime.now())
         return Situation(
             terms.deadline - terms.read, terms.parameters.get("max_resource"), seconds

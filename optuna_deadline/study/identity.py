@@ -32,7 +32,7 @@ def find_row(
     Raises:
         StudyGone: The study was deleted.
     """
-    study_id = studies.own_id(database.engine, study_)
+    study_id = studies.own_id(database, study_)
     row, now = studies.select(tx, study_id, study_.study_name)
     if row is not None and study_id is None and not _is_of(row, study_):
         row = None
@@ -54,7 +54,7 @@ def insert_terms(
         DeadlineError: Workers still train another study of that name.
         StudyGone: The study was deleted.
     """
-    study_id = studies.own_id(database.engine, study_)
+    study_id = studies.own_id(database, study_)
     if study_id is not None:
         studies.insert(tx, study_id, values)
         return
@@ -91,7 +91,7 @@ def _delete(database: Database, tx: Transaction, row: studies.StudyRow) -> None:
     if studies.has_live_workers(tx, row.study_id):
         raise DeadlineError(
             f"Workers still train another study named {row.name!r} whose table is in "
-            f"{database.engine.url}: stop them, wait until the leases of dead ones expire, "
+            f"{database.url}: stop them, wait until the leases of dead ones expire, "
             "or name another database with table=URL."
         )
     studies.delete(tx, row.study_id)

@@ -18,8 +18,9 @@ from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import Study
 
 from optuna_deadline._optuna import behind_cache, id_of, storage_of
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.columns import Records, content, stored
-from optuna_deadline.allocation.database.engine import table_url
+from optuna_deadline.allocation.database.opening import table_url
 from optuna_deadline.allocation.database.schema import rung as schema_rung
 from optuna_deadline.allocation.database.schema import study
 from optuna_deadline.allocation.database.text import listed
@@ -66,7 +67,7 @@ _STUDIES = Records(StudyRow, study, "s", cached=False)
 _DEADLINE, _RUNG = content(study.c.deadline), content(schema_rung.c.rung)
 
 
-def own_id(engine: sa.Engine, study_: Study) -> int | None:
+def own_id(database: Database, study_: Study) -> int | None:
     """Optuna's id of the study if the table is beside Optuna's, else None.
 
     Raises:
@@ -74,19 +75,19 @@ def own_id(engine: sa.Engine, study_: Study) -> int | None:
     """
     if isinstance(behind_cache(storage_of(study_)), (RDBStorage, InMemoryStorage)):
         own: sa.URL = table_url(study_)
-        if own == engine.url:
+        if own == database.url:
             return id_of(study_)
-    if not sa.inspect(engine).has_table("studies"):
+    if not sa.inspect(database.engine).has_table("studies"):
         return None
     # The same database through another driver, or behind a gRPC proxy.
     studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name"))
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         found = connection.execute(
             sa.select(studies.c.study_id).where(studies.c.study_name == study_.study_name)
         ).scalar()
     if found is None:
         raise DeadlineError(
-            f"Optuna keeps studies in the database {engine.url}, but not "
+            f"Optuna keeps studies in the database {database.url}, but not "
             f"{study_.study_name!r}; name a database without Optuna's tables with table=URL."
         )
     return int(found)

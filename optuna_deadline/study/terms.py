@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import sqlalchemy as sa
 from optuna.study import Study
 
 from optuna_deadline.allocation.database.access import Database
@@ -111,7 +110,7 @@ class Given:
 
 
 def fix(
-    engine: sa.Engine,
+    database: Database,
     study: Study,
     deadline: DeadlineLike,
     given: Given | None = None,
@@ -122,8 +121,8 @@ def fix(
     """Store the terms of a study, or join the stored ones; several processes may call it at once.
 
     Args:
-        engine: The table's engine, see
-            :func:`optuna_deadline.allocation.database.engine.open_table`.
+        database: The table's database, see
+            :func:`optuna_deadline.allocation.database.opening.open_table`.
         study: The study, which must have one objective.
         deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
         given: What else is asked for.
@@ -142,7 +141,6 @@ def fix(
     policy = policy_choice.name_of(given.policy)
     check_length("policy", policy, POLICY_LENGTH)
     check_single_objective(study)
-    database = Database(engine)
     with database.each_alone(studies.ANY_STUDY) as tx:
         row, now = identity.find_row(database, tx, study)
         began = now - elapsed
@@ -173,11 +171,11 @@ def fix(
     return stored
 
 
-def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
+def extend(database: Database, study: Study, deadline: DeadlineLike) -> Terms:
     """Move a study's deadline to a later time for all processes.
 
     Args:
-        engine: The table's engine.
+        database: The table's database.
         study: The study.
         deadline: The new one; a duration counts from now.
 
@@ -186,7 +184,6 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
         DeadlineError: The study has no deadline, or the new one has passed.
     """
     wanted = parse_deadline(deadline)
-    database = Database(engine)
     with database.each_alone(studies.ANY_STUDY) as tx:
         row, now = identity.find_row(database, tx, study)
         if row is None:
@@ -199,58 +196,54 @@ def extend(engine: sa.Engine, study: Study, deadline: DeadlineLike) -> Terms:
         return _extend(database, tx, study, stored, wanted, at)
 
 
-def read(engine: sa.Engine, study: Study) -> Terms | None:
+def read(database: Database, study: Study) -> Terms | None:
     """The current terms of a study; None if it has none."""
-    database = Database(engine)
     with database.each_alone(studies.ANY_STUDY) as tx:
         row, now = identity.find_row(database, tx, study)
     return None if row is None else _terms(row, now)
 
 
-def read_stored(engine: sa.Engine, study: Study) -> Terms:
+def read_stored(database: Database, study: Study) -> Terms:
     """The same.
 
     Raises:
         DeadlineError: The study has none.
     """
-    if (found := read(engine, study)) is None:
+    if (found := read(database, study)) is None:
         raise DeadlineError(
             f"The study {study.study_name!r} has no deadline yet: {fixing(study)}."
         )
     return found
 
 
-def key(engine: sa.Engine, study: Study) -> str:
+def key(database: Database, study: Study) -> str:
     """The random key that distinguishes a study from others of the same name.
 
     Raises:
         StudyGone: The study was deleted.
     """
-    database = Database(engine)
     with database.each_alone(studies.ANY_STUDY) as tx:
         return identity.key_of(database, tx, study)
 
 
-def read_all(engine: sa.Engine) -> list[tuple[Terms, bool]]:
+def read_all(database: Database) -> list[tuple[Terms, bool]]:
     """The terms of all studies of a database, and whether each has ended."""
-    database = Database(engine)
     with database.each_alone(studies.ANY_STUDY) as tx:
         rows, now = studies.select_all(tx)
     return [(_terms(row, now), row.settled is not None) for row in rows]
 
 
-def end_within(engine: sa.Engine, study: Study, seconds: float) -> Terms:
+def end_within(database: Database, study: Study, seconds: float) -> Terms:
     """Bring a study's deadline forward for all processes; it ends as at its own deadline.
 
     Args:
-        engine: The table's engine.
+        database: The table's database.
         study: The study.
         seconds: Seconds until the new deadline, in which running trials save and leave.
 
     Raises:
         DeadlineError: The study has no deadline, or it has ended.
     """
-    database = Database(engine)
     with database.each_alone(studies.ANY_STUDY) as tx:
         row, now = identity.find_row(database, tx, study)
         if row is None:
@@ -271,13 +264,13 @@ def fixing(study: Study) -> str:
     )
 
 
-def check_ahead(engine: sa.Engine, wanted: Deadline) -> None:
+def check_ahead(database: Database, wanted: Deadline) -> None:
     """Check that a deadline has not passed by the database's clock.
 
     Raises:
         DeadlineError: It has passed.
     """
-    now = Database(engine).now()
+    now = database.now()
     if wanted.instant(now) <= now:
         raise passed(wanted)
 

@@ -10,7 +10,7 @@ import pytest
 from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database.engine import connect, disconnect, open_table
+from optuna_deadline.allocation.database.opening import connect, disconnect, open_table
 from optuna_deadline.study import terms as study_terms
 
 pytest.register_assert_rewrite("allocation.suite")

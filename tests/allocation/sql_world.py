@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import optuna
 import sqlalchemy as sa
 
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.table import AllocationTable
 
@@ -16,17 +17,22 @@ class World:
     """One study's table and a clock that stands still unless it is moved."""
 
     study: optuna.Study
-    engine: sa.Engine
+    database: Database
     study_id: int
     deadline: float
     time: float
     tables: dict[str, AllocationTable] = field(default_factory=dict)
 
+    @property
+    def engine(self) -> sa.Engine:
+        """The engine of its database."""
+        return self.database.engine
+
     def table(self, pool: str = "pool") -> AllocationTable:
         """The table of a pool; leases live 30 s, graces 15 s."""
         if pool not in self.tables:
             self.tables[pool] = AllocationTable(
-                self.engine, pool, self.study_id, ttl=30, grace=15, now=lambda: self.time
+                self.database, pool, self.study_id, ttl=30, grace=15, now=lambda: self.time
             )
         return self.tables[pool]
 

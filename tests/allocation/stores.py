@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from allocation.suite.world import AllocationWorld
 
 from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.database.memory import MemoryDatabase
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.database.schema import metadata, version
 from optuna_deadline.allocation.database.schema import study as study_table
 from optuna_deadline.allocation.database.transaction import Scope
@@ -20,7 +21,7 @@ from optuna_deadline.study import rows as studies
 def empty(url: str) -> None:
     """Delete every row on PostgreSQL: quicker than a database for each test."""
     names = ", ".join(table.name for table in metadata.sorted_tables if table.name != version.name)
-    with autocommit(connect(url)) as connection:
+    with autocommit(connect(url).engine) as connection:
         connection.exec_driver_sql(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
 
 
@@ -31,7 +32,7 @@ def memory_world(kind: type[AllocationTable] = AllocationTable) -> AllocationWor
 
 def sql_world(url: str) -> AllocationWorld:
     """A world in a database; its studies are rows of our own table only."""
-    return world_on(Database(connect(url)))
+    return world_on(connect(url))
 
 
 def world_on(database: Database, kind: type[AllocationTable] = AllocationTable) -> AllocationWorld:

@@ -20,7 +20,9 @@ from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import autocommit, disconnect, open_table
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import disconnect, open_table
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
@@ -73,9 +75,9 @@ def whole(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     path = tmp_path_factory.mktemp("whole") / "study.db"
     shutil.copy(sqlite_template, path)
     study = optuna.create_study(study_name="s", storage=f"sqlite:///{path}", direction="maximize")
-    engine = open_table(study)
+    database = open_table(study)
     agree(study, "1h", None, {}, budget=make_budget(100, 3))
-    table = AllocationTable(engine, "s", study._study_id)
+    table = AllocationTable(database, "s", study._study_id)
     table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)
     term = table.elect_planner("me")
     assert term is not None and table.elect_leader("me") is not None
@@ -92,7 +94,7 @@ def whole(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     )
     table.add_checkpoint("me", grant, Checkpoint(0, grant.fence, 5, 0.9, path, 7, "0" * 64))
     own = {"study_id": study._study_id, "number": 0, "fence": grant.fence}
-    with autocommit(engine) as connection:
+    with autocommit(database.engine) as connection:
         connection.execute(sa.insert(schema.part).values(
             **own, worker="me", leader="me", size=2, first=0, slots=[(1, 1), (2, 1)],
             devices=["gpu:0", "gpu:1"],
@@ -104,17 +106,17 @@ def whole(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         connection.execute(
             sa.insert(schema.rung).values(study_id=1, rung=0, number=0, value=0.5, sequence=1)
         )
-    disconnect(engine)
+    disconnect(database)
     with sqlite3.connect(path) as last:
         last.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return path
 
 
-def _uses(study: optuna.Study, engine: sa.Engine) -> Iterator[Callable[[], object]]:
+def _uses(study: optuna.Study, database: Database) -> Iterator[Callable[[], object]]:
     """What processes do with a study."""
-    table = AllocationTable(engine, "s", study._study_id)
-    yield lambda: terms.read(engine, study)
-    yield lambda: terms.read_all(engine)
+    table = AllocationTable(database, "s", study._study_id)
+    yield lambda: terms.read(database, study)
+    yield lambda: terms.read_all(database)
     for name in ("roster", "trials", "segments", "reports", "checkpoints", "events"):
         yield getattr(table, name)
     for name in ("orders", "memberships", "free_slots"):
@@ -129,7 +131,7 @@ def _uses(study: optuna.Study, engine: sa.Engine) -> Iterator[Callable[[], objec
     yield planner.tick
     study.pruner = DeadlinePruner("1h")
     yield lambda: study.optimize(_report, n_trials=1)
-    yield lambda: terms.extend(engine, study, "3h")
+    yield lambda: terms.extend(database, study, "3h")
 
 
 def _report(trial: optuna.Trial) -> float:
@@ -154,13 +156,13 @@ def test_a_row_is_read_or_refused_in_words(
         writer.close()
         url = f"sqlite:///{path}"
         study = optuna.load_study(study_name="s", storage=url)
-        engine = None
+        database = None
         with suppress(DeadlineError):
-            engine = open_table(study)
-            for use in _uses(study, engine):
+            database = open_table(study)
+            for use in _uses(study, database):
                 with suppress(DeadlineError, StudyGone, LeaseLost):
                     use()
         asked = CliRunner().invoke(app, [*command.split(), "--storage", url])
         assert asked.exception is None or isinstance(asked.exception, SystemExit), command
-        if engine is not None:
-            disconnect(engine)
+        if database is not None:
+            disconnect(database)

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.slow_names("postgres")
 def test_who_has_just_started_does_not_reap_by_a_clock_that_it_does_not_know(world: World) -> None:
     world.time = time.time() - 1000  # as if the clock is set forward once a slot is taken
     world.tables["pool"] = AllocationTable(
-        world.engine, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
+        world.database, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
     )
     world.join("a", cpus=1)
     world.grant("a")
-    table = AllocationTable(world.engine, "pool", world.study_id, ttl=30, grace=15)
+    table = AllocationTable(world.database, "pool", world.study_id, ttl=30, grace=15)
     assert table.slots()[0].holder == "a" and table.reap() == 0
     table.database.clock._since -= 30  # as if it had watched the clock for a lease
     assert table.reap() == 0
@@ -53,11 +53,11 @@ def test_a_process_that_was_frozen_watches_the_clock_anew() -> None:
 def test_leases_renewed_while_the_clock_was_set_back_are_not_reaped(world: World) -> None:
     world.time = time.time() - 1000  # set back, and forward again before they are renewed
     world.tables["pool"] = AllocationTable(
-        world.engine, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
+        world.database, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
     )
     world.join("a", cpus=1)
     world.grant("a")
-    table = AllocationTable(world.engine, "pool", world.study_id, ttl=30, grace=15)
+    table = AllocationTable(world.database, "pool", world.study_id, ttl=30, grace=15)
     assert table.reap() == 0
     table.database.clock._since -= 100
     table.database.clock._read -= 16  # frozen for half a lease

@@ -10,12 +10,8 @@ import pytest
 import sqlalchemy as sa
 from optuna.storages import RDBStorage
 
-from optuna_deadline.allocation.database.engine import (
-    autocommit,
-    connect,
-    open_table,
-    storage_at,
-)
+from optuna_deadline.allocation.database.engine import autocommit, storage_at
+from optuna_deadline.allocation.database.opening import connect, open_table
 
 _MADE: dict[str, Callable[[str], Any]] = {
     "by a command": storage_at,
@@ -27,7 +23,7 @@ _MADE: dict[str, Callable[[str], Any]] = {
 
 
 def settings(engine: sa.Engine) -> dict[str, Any]:
-    """What counts of a connection that the engine makes."""
+    """What counts of a connection that an engine makes."""
     connection = engine.raw_connection()
     driver: Any = connection.driver_connection
     with connection.cursor() as cursor:
@@ -52,7 +48,7 @@ def test_every_connection_has_the_same_limits(postgres_url: str, driver: str, ma
     study = optuna.create_study(storage=_MADE[made](text))
     table = open_table(study)
     own = made == "by a user"
-    for engine in (table, study._storage._backend.engine):  # type: ignore[attr-defined]
+    for engine in (table.engine, study._storage._backend.engine):  # type: ignore[attr-defined]
         assert settings(engine) == {
             "connect_timeout": "77" if own else "5",
             "tcp_user_timeout": "9000",
@@ -72,9 +68,11 @@ def test_a_pool_of_the_users_own_is_kept(postgres_url: str) -> None:
     study = optuna.create_study(storage=RDBStorage(postgres_url, mine))
     table = open_table(study)
     theirs = study._storage._backend.engine  # type: ignore[attr-defined]
-    assert isinstance(table.pool, sa.pool.NullPool) and isinstance(theirs.pool, sa.pool.NullPool)
+    assert isinstance(table.engine.pool, sa.pool.NullPool) and isinstance(
+        theirs.pool, sa.pool.NullPool
+    )
     assert settings(theirs)["isolation"] == "serializable"
-    assert settings(table)["isolation"] == "read committed"
+    assert settings(table.engine)["isolation"] == "read committed"
 
 
 @pytest.mark.postgres
@@ -95,16 +93,16 @@ def test_optunas_storage_outlives_its_idle_connections(postgres_url: str) -> Non
 
 @pytest.mark.postgres
 def test_a_session_that_ends_after_the_last_answer_costs_nothing(postgres_url: str) -> None:
-    engine = connect(postgres_url)
+    database = connect(postgres_url)
     killer = sa.create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     for _ in range(20):  # more than the pool has places
-        with autocommit(engine) as connection:
+        with autocommit(database.engine) as connection:
             connection.execute(sa.select(1))
-        with autocommit(engine) as connection:  # undoing asks the server now
+        with autocommit(database.engine) as connection:  # undoing asks the server now
             pid = connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
             with killer.connect() as other:
                 other.execute(sa.select(sa.func.pg_terminate_backend(pid, 5000)))
-    with autocommit(engine) as connection:
+    with autocommit(database.engine) as connection:
         assert connection.execute(sa.select(1)).scalar_one() == 1
     killer.dispose()
 
@@ -121,10 +119,10 @@ def test_transactions_read_what_is_committed_whatever_the_servers_default_is(
             f"ALTER DATABASE \"{url.database}\" SET default_transaction_isolation TO '{default}'"
         )
     plain.dispose()
-    engine = connect(postgres_url)
+    database = connect(postgres_url)
     for _ in range(2):
-        with engine.begin() as connection:
+        with database.engine.begin() as connection:
             shown = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
             assert shown == "read committed"
-        with autocommit(engine) as connection:  # returns to what the engine has
+        with autocommit(database.engine) as connection:  # returns to what the database has
             connection.execute(sa.select(1))

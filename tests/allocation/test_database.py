@@ -14,8 +14,9 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import limits, text
 from optuna_deadline.allocation.database.access import Database, listening
-from optuna_deadline.allocation.database.engine import autocommit, connect, create
+from optuna_deadline.allocation.database.engine import autocommit, create
 from optuna_deadline.allocation.database.memory import MemoryDatabase
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.database.schema import PREFIX, event
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Scope
@@ -32,7 +33,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
         yield MemoryDatabase()
         return
     url = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
-    yield Database(connect(url))
+    yield connect(url)
 
 
 def pools(database: Database) -> list[str]:
@@ -164,7 +165,7 @@ def test_a_cascade_changes_the_tables_that_follow() -> None:
 
 
 def test_a_number_beyond_64_bits_is_refused_in_words(tmp_path: Path) -> None:
-    database = Database(connect(f"sqlite:///{tmp_path / 'a.db'}"))
+    database = connect(f"sqlite:///{tmp_path / 'a.db'}")
     with pytest.raises(DeadlineError, match="64 bits"), database.begin(SCOPE, "") as tx:
         tx.run(ADD, name="a", epoch=2**70)
     assert pools(database) == []
@@ -184,7 +185,7 @@ def test_every_statement_has_limits_and_waits_for_nobody_for_long(
 ) -> None:
     """One that waits for a lock holds back the renewal behind it."""
     monkeypatch.setattr(limits, "_LOCK", 0.2)
-    database = Database(connect(postgres_url))
+    database = connect(postgres_url)
     with database.each_alone(SCOPE) as tx:
         assert tx.value("SHOW lock_timeout") == "200ms"
         assert tx.value("SHOW statement_timeout") == "5s"
@@ -204,12 +205,12 @@ def test_every_statement_has_limits_and_waits_for_nobody_for_long(
 @pytest.mark.postgres
 def test_isolation_is_read_committed_whatever_the_server_prefers(postgres_url: str) -> None:
     url = sa.make_url(postgres_url)
-    with autocommit(connect(url)) as connection:
+    with autocommit(connect(url).engine) as connection:
         connection.exec_driver_sql(
             f'ALTER DATABASE "{url.database}" SET default_transaction_isolation = serializable'
         )
-    connect(url).dispose()
-    database = Database(connect(url))
+    connect(url).engine.dispose()
+    database = connect(url)
     asked = "SHOW transaction_isolation"
     with database.each_alone(SCOPE) as tx:
         assert tx.value(asked) == "read committed"
@@ -224,7 +225,7 @@ def test_isolation_is_read_committed_whatever_the_server_prefers(postgres_url: s
 def test_errors_have_one_name_whatever_the_driver(postgres_url: str, driver: str) -> None:
     """Workers tell an outage from a mistake by SQLAlchemy's names."""
     url = sa.make_url(postgres_url).set(drivername=f"postgresql+{driver}")
-    database = Database(connect(url))
+    database = connect(url)
     with pytest.raises(sa.exc.ProgrammingError), database.each_alone(SCOPE) as tx:
         tx.rows("SELECT 1 FROM @nothing")
     with pytest.raises(sa.exc.OperationalError) as gone, database.begin(SCOPE, "") as tx:
@@ -240,7 +241,7 @@ def test_errors_have_one_name_whatever_the_driver(postgres_url: str, driver: str
 
 
 def test_a_listener_hears_each_statement(sqlite_url: str) -> None:
-    database, heard = Database(connect(sqlite_url)), list[str]()
+    database, heard = connect(sqlite_url), list[str]()
     with listening(lambda sql, *_: heard.append(sql)):
         pools(database)
     pools(database)

@@ -26,8 +26,8 @@ from sql_world import World
 from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.engine import connect, disconnect
 from optuna_deadline.allocation.database.limits import FROZEN_SECONDS
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
@@ -49,8 +49,8 @@ MOMENT = 0.15
 class Held(Database):
     """Transactions that stay open after their last statement, until released."""
 
-    def __init__(self, engine: sa.Engine) -> None:
-        super().__init__(engine)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database.engine)
         self.inside, self.go = threading.Event(), threading.Event()
 
     @contextmanager
@@ -278,19 +278,19 @@ def make_scene(
     postgres: PostgresServer, postgres_template: str
 ) -> Iterator[Callable[[float], Scene]]:
     """Scenes that differ in nothing, each a study and a pool of its own."""
-    database = f"od_scenes_{uuid.uuid4().hex[:8]}"
-    url = postgres.create_database(database, postgres_template)
-    engine, count = connect(url), itertools.count()
+    made = f"od_scenes_{uuid.uuid4().hex[:8]}"
+    url = postgres.create_database(made, postgres_template)
+    database, count = connect(url), itertools.count()
     storage = optuna.storages.RDBStorage(url)
 
     def make(seconds: float) -> Scene:
         name = f"scene{next(count)}."
         me, planner = f"{name}-a", f"{name}-p"
         study = optuna.create_study(storage=storage, study_name=name)
-        terms = study_terms.fix(engine, study, "1h")
-        world = World(study, engine, terms.study_id, terms.deadline, NOON)
+        terms = study_terms.fix(database, study, "1h")
+        world = World(study, database, terms.study_id, terms.deadline, NOON)
         world.tables["pool"] = AllocationTable(
-            engine, name, terms.study_id, ttl=30, grace=15, now=lambda: world.time
+            database, name, terms.study_id, ttl=30, grace=15, now=lambda: world.time
         )
         table = world.table()
         slots = [s.id for s in table.register(me, name, 1, [], 2)]
@@ -309,8 +309,8 @@ def make_scene(
     yield make
     storage.remove_session()
     storage.engine.dispose()
-    disconnect(engine)
-    postgres.drop_database(database)
+    disconnect(database)
+    postgres.drop_database(made)
 
 
 def _do(act: Act, scene: Scene, table: AllocationTable) -> Any:
@@ -332,7 +332,7 @@ def _serial(make: Callable[[float], Scene], acts: list[Act], seconds: float) -> 
 
 
 def _second_table(table: AllocationTable) -> AllocationTable:
-    held = Held(table.database.engine)
+    held = Held(table.database)
     now = table._scope.given
     return AllocationTable(held, table.pool, table.study_id, ttl=30, grace=15, now=now)
 

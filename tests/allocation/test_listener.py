@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database import engine as engines
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.notify import NotificationListener, channel
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import Assignment, NewReport
 
 pytestmark = pytest.mark.postgres
@@ -117,8 +118,8 @@ def test_a_cut_connection_is_replaced_and_what_was_missed_is_looked_for(
 
 
 def test_without_a_database_it_keeps_trying_and_ends_when_told(postgres: PostgresServer) -> None:
-    engine = sa.create_engine("postgresql+psycopg2://127.0.0.1:1/none")
-    listener = NotificationListener(engine, "pool", "a", lambda: None)
+    database = Database(sa.create_engine("postgresql+psycopg2://127.0.0.1:1/none"))
+    listener = NotificationListener(database, "pool", "a", lambda: None)
     listener.start()
     time.sleep(0.5)
     assert listener.is_alive() and not listener.connected.is_set()
@@ -127,7 +128,7 @@ def test_without_a_database_it_keeps_trying_and_ends_when_told(postgres: Postgre
 
 
 def test_sqlite_is_polled(sqlite_url: str) -> None:
-    assert not NotificationListener.works_on(engines.connect(sqlite_url))
+    assert not NotificationListener.works_on(connect(sqlite_url))
 
 
 def test_every_pool_and_every_worker_has_a_channel_of_its_own() -> None:

@@ -12,7 +12,7 @@ from allocation.suite.world import AllocationWorld
 from stores import empty, sql_world
 
 from optuna_deadline.allocation.database.access import listening
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.database.schema import event, offer, tenant, worker
 
 
@@ -52,7 +52,7 @@ def live_through(world: AllocationWorld, count: int) -> None:
 
 
 def rows_of(url: str, table: sa.Table) -> int:
-    with connect(url).connect() as connection:
+    with connect(url).engine.connect() as connection:
         return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
@@ -87,7 +87,7 @@ def test_a_newcomer_looks_at_the_workers_of_its_slots_alone(sqlite_url: str) -> 
     """However many there were in the database: a search for each offer, and no scan."""
     world = sql_world(sqlite_url)
     world.join("w", cpus=2, study="now")
-    engine, said = connect(sqlite_url), []
+    database, said = connect(sqlite_url), []
 
     def note(statement: str, parameters: Any, _: Any) -> None:
         if statement.startswith(f"DELETE FROM {offer.name} "):
@@ -96,6 +96,6 @@ def test_a_newcomer_looks_at_the_workers_of_its_slots_alone(sqlite_url: str) -> 
     with listening(note):
         world.join("me", cpus=2, study="next")
     assert len(said) == 2, "one for each slot"
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0][0]}", said[0][1])
         assert not [row[3] for row in rows if row[3].startswith(f"SCAN {worker.name}")]

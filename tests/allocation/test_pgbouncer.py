@@ -16,7 +16,7 @@ from stores import empty, sql_world
 
 import optuna_deadline
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.opening import connect, disconnect
 
 pytestmark = [
     pytest.mark.postgres,

@@ -12,8 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database.access import listening
-from optuna_deadline.allocation.database.engine import autocommit, connect, disconnect
+from optuna_deadline.allocation.database.access import Database, listening
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
@@ -46,21 +47,21 @@ INSERT INTO {p}event (at, pool, kind, study_id, number)
 
 
 @pytest.fixture(scope="module")
-def grown(postgres: PostgresServer) -> Iterator[sa.Engine]:
+def grown(postgres: PostgresServer) -> Iterator[Database]:
     """A database with many rows in each table that grows."""
     name = f"od_grown_{uuid.uuid4().hex[:8]}"
-    engine = connect(postgres.create_database(name))
-    with engine.begin() as connection:
+    database = connect(postgres.create_database(name))
+    with database.engine.begin() as connection:
         connection.execute(sa.text(FILL.format(p=PREFIX, last=ROWS - 1)))
-    with autocommit(engine) as connection:
+    with autocommit(database.engine) as connection:
         connection.exec_driver_sql("ANALYZE")
-    yield engine
-    disconnect(engine)
+    yield database
+    disconnect(database)
     postgres.drop_database(name)
 
 
 @pytest.fixture
-def said(grown: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
+def said(grown: Database) -> Iterator[list[tuple[str, Any]]]:
     """Every statement that is sent meanwhile, with its parameters."""
     statements: list[tuple[str, Any]] = []
 
@@ -104,7 +105,7 @@ def _work(table: AllocationTable) -> None:
 
 @pytest.mark.slow
 def test_no_scan_of_a_table_that_grows(
-    grown: sa.Engine, said: list[tuple[str, Any]], plan_of: Callable[[str, Any], str]
+    grown: Database, said: list[tuple[str, Any]], plan_of: Callable[[str, Any], str]
 ) -> None:
     _work(AllocationTable(grown, "pool7", 7))
     asked = [(s, p) for s, p in said if re.match(r"SELECT|UPDATE|DELETE|WITH", s) and PREFIX in s]
@@ -120,11 +121,11 @@ def test_the_check_finds_a_scan(plan_of: Callable[[str, Any], str]) -> None:
 
 
 @pytest.fixture
-def plan_of(grown: sa.Engine) -> Callable[[str, Any], str]:
+def plan_of(grown: Database) -> Callable[[str, Any], str]:
     """How the server would carry out a statement."""
 
     def explain(statement: str, parameters: Any) -> str:
-        with grown.connect() as connection:
+        with grown.engine.connect() as connection:
             rows = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
             return "\n".join(row[0] for row in rows)
 

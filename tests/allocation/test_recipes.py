@@ -36,7 +36,7 @@ TRANSITION = {
 }  # fmt: skip
 USE = """
 from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.memory import MemoryTable
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.creation import VERSION
-from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.errors import SchemaMismatch
 
 
@@ -21,9 +21,9 @@ from optuna_deadline.errors import SchemaMismatch
 )
 def test_other_versions_are_refused(storage_url: str, number: int, sentence: str) -> None:
     optuna.create_study(storage=storage_url)
-    engine = connect(storage_url)
-    with engine.begin() as connection:
+    database = connect(storage_url)
+    with database.engine.begin() as connection:
         connection.execute(sa.update(schema.version).values(version=number))
-    disconnect(engine)
+    disconnect(database)
     with pytest.raises(SchemaMismatch, match=sentence):
         connect(storage_url)

@@ -17,7 +17,9 @@ from sql_world import World
 from typer.testing import CliRunner
 
 from benchmarks.support.postgres import PostgresServer
-from optuna_deadline.allocation.database.engine import connect, create, disconnect
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.engine import create
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.nightly_but(r"each_command|planner\[planner")
 ESSAY = Path(__file__).parents[2] / "docs" / "design" / "allocation.md"
 ROLES = ("viewer", "worker", "planner")
 SECRET = "tr0ub4dor"
-As = Callable[[str], sa.Engine]
+As = Callable[[str], Database]
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def storage_url(postgres_url: str) -> str:
 
 @pytest.fixture
 def as_role(world: World, postgres: PostgresServer) -> Iterator[As]:
-    """Engines that log in as the essay's roles, with the essay's rights."""
+    """Databases to which one logs in as the essay's roles, with the essay's rights."""
     grants, _ = re.findall(r"```sql\n(.*?)```", ESSAY.read_text(), re.DOTALL)
     database = world.engine.url.database
     names = {role: f"{role}_{database}" for role in ROLES}
@@ -53,23 +55,23 @@ def as_role(world: World, postgres: PostgresServer) -> Iterator[As]:
         for name in names.values():
             connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
         connection.exec_driver_sql(grants)
-    engines: list[sa.Engine] = []
+    made: list[Database] = []
 
-    def make(role: str) -> sa.Engine:
-        engines.append(create(world.engine.url.set(username=names[role])))
-        return engines[-1]
+    def make(role: str) -> Database:
+        made.append(Database(create(world.engine.url.set(username=names[role]))))
+        return made[-1]
 
     yield make
-    for engine in engines:
-        engine.dispose()
+    for database in made:
+        database.engine.dispose()
     with world.engine.begin() as connection:
         for name in reversed(names.values()):
             connection.exec_driver_sql(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def _table(world: World, engine: sa.Engine) -> AllocationTable:
+def _table(world: World, database: Database) -> AllocationTable:
     return AllocationTable(
-        engine, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
+        database, "pool", world.study_id, ttl=30, grace=15, now=lambda: world.time
     )
 
 
@@ -102,8 +104,8 @@ def test_a_worker_trains_but_moves_no_deadline_and_rewrites_nothing(
 ) -> None:
     slots = world.join("a")
     number = world.plan("a")
-    engine = as_role("worker")
-    worker = _table(world, engine)
+    database = as_role("worker")
+    worker = _table(world, database)
     grant = worker.acquire("a", number, slots[:1])
     assert grant is not None
     worker.renew("a", grant.slots)
@@ -120,7 +122,7 @@ def test_a_worker_trains_but_moves_no_deadline_and_rewrites_nothing(
         f"DROP TABLE {PREFIX}event",
     ):
         denied = pytest.raises(sa.exc.ProgrammingError, match=r"permission denied|must be owner")
-        with denied, engine.begin() as connection:
+        with denied, database.engine.begin() as connection:
             connection.exec_driver_sql(statement)
 
 
@@ -168,15 +170,15 @@ def test_no_password_gets_out(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = world.engine.url.set(password=SECRET)
-    engine = connect(url)
+    database = connect(url)
     try:
-        world.engine = engine
+        world.database = database
         world.join("a")
         world.grant("a")
         said = [repr(event) for event in world.table().events()]
-        said += [repr(engine), str(engine.url)]
+        said += [repr(database.engine), str(database.url)]
     finally:
-        disconnect(engine)
+        disconnect(database)
     for bad in (url.set(port=1), url.set(database="nowhere")):
         with pytest.raises(sa.exc.OperationalError) as away:
             connect(bad)
@@ -206,11 +208,13 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
         connection.exec_driver_sql(
             f"INSERT INTO study_owner VALUES ({world.study_id}, '{names['alice']}')"
         )
-    engines = {who: create(world.engine.url.set(username=name)) for who, name in names.items()}
+    databases = {
+        who: Database(create(world.engine.url.set(username=name))) for who, name in names.items()
+    }
     try:
         slots = world.join("a")
         number = world.plan("a")
-        alice, bob = (_table(world, engines[who]) for who in ("alice", "bob"))
+        alice, bob = (_table(world, databases[who]) for who in ("alice", "bob"))
         grant = alice.acquire("a", number, slots[:1])
         assert grant is not None
         alice.renew("a", grant.slots)
@@ -223,8 +227,8 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
                 f" VALUES ({world.study_id}, {number}, 1, 'host', 1, 1, 'secret')"
             )
         keys = {}
-        for who, engine in engines.items():
-            with engine.connect() as connection:
+        for who, database in databases.items():
+            with database.engine.connect() as connection:
                 found = connection.exec_driver_sql(f"SELECT key FROM {PREFIX}meeting").all()
             keys[who] = [key for (key,) in found]
         assert keys == {"alice": ["secret"], "bob": []}
@@ -236,8 +240,8 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
             with pytest.raises(sa.exc.ProgrammingError, match="row-level security"):
                 write()
     finally:
-        for engine in engines.values():
-            engine.dispose()
+        for database in databases.values():
+            database.engine.dispose()
         with world.engine.begin() as connection:
             connection.exec_driver_sql("DROP TABLE study_owner CASCADE")
             for name in names.values():
@@ -265,7 +269,7 @@ def test_each_command_needs_the_role_of_the_table(role: str, world: World, as_ro
     owner = world.engine.url
     study = optuna.create_study(study_name="s", storage=owner.render_as_string(False))
     terms = agree(study, "1h", None, {})
-    table = AllocationTable(world.engine, "lab", terms.study_id)
+    table = AllocationTable(world.database, "lab", terms.study_id)
     table.register("me", "node7", 1, ["gpu:0"], 0)
     term = table.elect_planner("me")
     assert term is not None

@@ -15,7 +15,8 @@ from stores import empty, sql_world
 
 from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.access import REGISTRATION, listening
-from optuna_deadline.allocation.database.engine import autocommit, connect, open_table
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import connect, open_table
 from optuna_deadline.allocation.database.schema import worker
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Assignment, NewReport
@@ -69,7 +70,7 @@ def test_reaping_does_not_wait_for_a_client_frozen_in_its_renewal(table_only_url
     world.join("a", cpus=1)
     world.grant("a")
     world.time += 46
-    with connect(table_only_url).begin() as frozen:
+    with connect(table_only_url).engine.begin() as frozen:
         frozen.execute(sa.update(worker).where(worker.c.id == "a").values(lease=world.time))
         assert world.table().reap() == 1
 
@@ -110,7 +111,7 @@ def test_a_report_that_waits_for_a_lock_holds_back_no_renewal_for_long(
     world.join("a", cpus=1)
     grant = world.grant("a")
     monkeypatch.setattr(limits, "_LOCK", 0.2)
-    with connect(table_only_url).begin() as holder:
+    with connect(table_only_url).engine.begin() as holder:
         holder.exec_driver_sql(lock)
         with pytest.raises(DATABASE_ERRORS) as waited:
             world.table().add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
@@ -135,12 +136,12 @@ def test_a_worker_that_has_left_wins_no_election(table_only_url: str) -> None:
 
 def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="study")
-    engine = open_table(study)
-    terms = study_terms.fix(engine, study, "1h")
+    database = open_table(study)
+    terms = study_terms.fix(database, study, "1h")
 
     def make(**law: object) -> AllocationTable:
         now = law["now"]
-        return AllocationTable(engine, "pool", terms.study_id, now=now)  # type: ignore[arg-type]
+        return AllocationTable(database, "pool", terms.study_id, now=now)  # type: ignore[arg-type]
 
     world = AllocationWorld(make, time=terms.started)
     world.join("a", cpus=1)
@@ -166,7 +167,7 @@ def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_ur
     queued = threading.Thread(target=lambda: table.register("a", "host", 1, [], 1))
     with table._tx(queue=REGISTRATION):
         queued.start()
-        with autocommit(connect(table_only_url)) as connection:
+        with autocommit(connect(table_only_url).engine) as connection:
             while not connection.execute(waits).scalar_one():
                 time.sleep(0.01)
         turn = table.now()
@@ -178,11 +179,11 @@ def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_ur
 
 def test_a_reader_that_comes_before_the_first_worker_finds_its_pool(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="study")
-    engine = open_table(study)
-    terms = study_terms.fix(engine, study, "1h")
+    database = open_table(study)
+    terms = study_terms.fix(database, study, "1h")
     reader, watcher = HistoryReader(*table_of(study)), StudyWatcher(*table_of(study))
     assert reader.read().slots == () and watcher.view().slots_total == 0
-    AllocationTable(engine, "lab", terms.study_id).register("a", "host", 1, [], 4)
+    AllocationTable(database, "lab", terms.study_id).register("a", "host", 1, [], 4)
     assert len(reader.read().slots) == 4 and watcher.view().slots_total == 4
 
 
@@ -210,8 +211,8 @@ def test_a_planner_reads_no_worker_that_ended_long_ago(
 def test_a_long_plan_takes_few_statements(storage_url: str) -> None:
     """At a database far away, a statement for each line would exceed the transaction's time."""
     study = optuna.create_study(storage=storage_url, study_name="study")
-    engine = open_table(study)
-    table = AllocationTable(engine, "pool", study_terms.fix(engine, study, "1h").study_id)
+    database = open_table(study)
+    table = AllocationTable(database, "pool", study_terms.fix(database, study, "1h").study_id)
     table.register("a", "host", 1, [], 1)
     term = table.elect_planner("a")
     assert term is not None
@@ -235,17 +236,17 @@ def test_long_names_of_policies_and_pools_are_kept(storage_url: str, tmp_path: P
         "from optuna_deadline.policies import Plan\ndef mine(snapshot):\n    return Plan()\n"
     )
     study = optuna.create_study(storage=storage_url, study_name="s" * 400)
-    engine = open_table(study)
-    terms = study_terms.fix(engine, study, "1h", Given(f"{folder}/policy.py:mine"))
+    database = open_table(study)
+    terms = study_terms.fix(database, study, "1h", Given(f"{folder}/policy.py:mine"))
     assert terms.policy == f"{folder}/policy.py:mine"
-    table = AllocationTable(engine, study.study_name, terms.study_id)
+    table = AllocationTable(database, study.study_name, terms.study_id)
     assert len(table.register("a", "host", 1, [], 2)) == 2
 
 
 def test_a_name_that_no_database_keeps_is_refused_in_words(sqlite_url: str) -> None:
     study = optuna.create_study(storage=sqlite_url)
-    engine = open_table(study)
+    database = open_table(study)
     with pytest.raises(DeadlineError, match=r"pool's name has 600 characters.*the limit is 512"):
-        AllocationTable(engine, "p" * 600, 1)
+        AllocationTable(database, "p" * 600, 1)
     with pytest.raises(DeadlineError, match="policy's name has 1,200 characters"):
-        study_terms.fix(engine, study, "1h", Given("p" * 1190 + ".py:policy"))
+        study_terms.fix(database, study, "1h", Given("p" * 1190 + ".py:policy"))

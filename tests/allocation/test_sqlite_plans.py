@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from optuna_deadline.allocation.database.access import listening
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.study import terms as study_terms
@@ -35,16 +35,16 @@ def test_what_is_asked_on_a_loop_is_found_by_an_index(
     sqlite_url: str, work: Work, searches: list[str]
 ) -> None:
     study = optuna.create_study(storage=sqlite_url, study_name="study")
-    engine = open_table(study)
-    terms = study_terms.fix(engine, study, "1h")
-    table = AllocationTable(engine, "pool", terms.study_id)
+    database = open_table(study)
+    terms = study_terms.fix(database, study, "1h")
+    table = AllocationTable(database, "pool", terms.study_id)
     said: list[tuple[str, Any]] = []
 
     with listening(lambda text, params, _: said.append((text, params))):
         work(table)
     asked = [(s, p) for s, p in said if f"FROM {PREFIX}" in s]
     assert asked
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         plans = [
             str(row[3])
             for statement, parameters in asked

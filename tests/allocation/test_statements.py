@@ -16,7 +16,8 @@ import pytest
 from stores import empty, sql_world
 
 from optuna_deadline.allocation.database.access import Database, listening
-from optuna_deadline.allocation.database.engine import autocommit, connect
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import Assignment, NewReport, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
@@ -129,14 +130,14 @@ def test_a_slow_reaper_does_not_take_a_trial_that_was_granted_meanwhile(
     grant = world.grant("a")
     world.time += 46
     world.table().renew("b", [])
-    engine, table = connect(table_only_url), world.table()
+    database, table = connect(table_only_url), world.table()
     dead = next(slot for slot in table.slots() if slot.holder == "a")
     with table._tx() as tx:  # another reaper is between its two statements
         table._free_dead(tx, [replace(dead)])
-    slow = AllocationTable(Slow(engine), "pool", table.study_id, now=lambda: world.time)
+    slow = AllocationTable(Slow(database.engine), "pool", table.study_id, now=lambda: world.time)
     waiting = f"SELECT count(*) FROM pg_locks WHERE objid = {Slow.lock} AND NOT granted"
     reaper = threading.Thread(target=slow.reap)
-    with engine.connect() as holder, autocommit(engine) as looker:
+    with database.engine.connect() as holder, autocommit(database.engine) as looker:
         holder.exec_driver_sql(f"SELECT pg_advisory_lock({Slow.lock})")
         reaper.start()
         while not looker.exec_driver_sql(waiting).scalar():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.allocation import tail
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.database.schema import checkpoint, event, report, study
 from optuna_deadline.allocation.records import Assignment, Worker
 from optuna_deadline.allocation.table import AllocationTable
@@ -134,9 +134,9 @@ class Late:
 def late(sqlite_url: str) -> Late:
     """Two trials on a table."""
     created = optuna.create_study(storage=sqlite_url, study_name="study")
-    engine = open_table(created)
-    terms = study_terms.fix(engine, created, "1h")
-    table = AllocationTable(engine, "pool", terms.study_id)
+    database = open_table(created)
+    terms = study_terms.fix(database, created, "1h")
+    table = AllocationTable(database, "pool", terms.study_id)
     table.register("w", "host", 1, [], 2)
     term = table.elect_planner("w")
     assert term is not None
@@ -165,7 +165,7 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
 
 
 def test_the_live_page_shows_what_is_committed_late(late: Late) -> None:
-    pages = PoolStates(late.table.database.engine, clock=iter(range(99)).__next__)
+    pages = PoolStates(late.table.database, clock=iter(range(99)).__next__)
     late.report(9_001, 0)
     late.gate(19_001, False)
     [before] = pages.state()["pools"]

@@ -16,7 +16,8 @@ pytest.importorskip("torch")
 from optuna_deadline_torch import first_trial
 
 import optuna_deadline
-from optuna_deadline.allocation.database.engine import autocommit, open_table
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.database.schema import trial
 from optuna_deadline.cli import app
 from optuna_deadline.segments import WholeTrial
@@ -83,7 +84,7 @@ def test_a_fit_that_differs_is_found_and_stays_on_one_slot(tmp_path: Path) -> No
     found = study.trials[0].user_attrs["optuna_deadline:check"]
     assert found["undisturbed, twice"] == "exact"
     assert sum(words.startswith("differs by") for words in found.values()) == 4, found
-    with autocommit(open_table(study)) as connection:
+    with autocommit(open_table(study).engine) as connection:
         assert connection.execute(sa.select(trial.c.slot_limit)).scalars().all() == [1]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tables import table_of
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.checkpoints.storage import root_of

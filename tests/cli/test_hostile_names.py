@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline._printable import Lines, printable
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app

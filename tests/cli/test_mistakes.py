@@ -9,7 +9,7 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.cli import app, demo
 from optuna_deadline.elastic import agree

@@ -9,7 +9,7 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import open_table
 from optuna_deadline.allocation.database.limits import database_now
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, checksum
@@ -322,8 +322,8 @@ def test_doctor_and_status_warn_of_more_reports_than_a_round_trip_allows(
 ) -> None:
     """Two workers with six trials each, which report 1 / s together."""
     study = optuna.load_study(study_name="s", storage=url)
-    engine = open_table(study)
-    with engine.begin() as connection:
+    database = open_table(study)
+    with database.engine.begin() as connection:
         connection.execute(sa.delete(schema.report))
         now = float(connection.execute(sa.select(database_now())).scalar_one())
         row = connection.execute(sa.select(schema.worker)).mappings().one()

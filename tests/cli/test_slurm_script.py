@@ -10,8 +10,7 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.slurm import SlurmJob, array_of
 from optuna_deadline.elastic import agree
@@ -189,8 +188,8 @@ def test_what_is_missing_is_said(ready: list[str], monkeypatch: pytest.MonkeyPat
 @pytest.mark.postgres
 def test_a_study_that_has_ended_gets_no_job(ready: list[str]) -> None:
     study = optuna.load_study(study_name="my digits", storage=ready[-1])
-    engine = open_table(study)
-    with Database(engine).each_alone(ANY_STUDY) as tx:
+    database = open_table(study)
+    with database.each_alone(ANY_STUDY) as tx:
         bring_forward(tx, study._study_id, 1.0)
     code, _, said = run(*ready, "--cpus", "1")
     assert code == 2 and "has ended, so no job is submitted" in said

@@ -10,7 +10,7 @@ import pytest
 from endings import end_within
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, MachineInfo
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
@@ -74,7 +74,7 @@ def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: st
 
 def test_a_host_is_drained_of_every_study_and_pool(table: AllocationTable, url: str) -> None:
     second = agree(optuna.create_study(study_name="t", storage=url), "1h", None, {})
-    other = AllocationTable(table.database.engine, "other", second.study_id)
+    other = AllocationTable(table.database, "other", second.study_id)
     other.register("there", "node7", 4712, ["gpu:7"], 0)
     said = run("drain node7", url)
     assert said == (
@@ -139,7 +139,7 @@ def test_a_size_that_several_workers_have_together_is_taken(
     table: AllocationTable, url: str
 ) -> None:
     apart = "gang crosses workers only where these say --across-hosts"
-    other = AllocationTable(table.database.engine, table.pool, table.study_id)
+    other = AllocationTable(table.database, table.pool, table.study_id)
     other.register("there", "node7", 2, [], 2)
     assert apart in run("give 0 --study s --gpus 4", url, code=2)
     for name in ("me", "there"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import optuna
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree

@@ -11,7 +11,7 @@ import optuna
 import pytest
 from browsers import launched
 
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.dashboard.access import HEALTH, TOKEN, Protected, make_token
 from optuna_deadline.dashboard.prometheus import StudyCollector, metrics_app
 from optuna_deadline.dashboard.server import answers, make_http_server, wsgi

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from scenes import Lab
 from typer.testing import CliRunner
 
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.access import listening
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.cli import app as cli
 from optuna_deadline.dashboard import server as page
 from optuna_deadline.dashboard.pools import PoolStates
@@ -122,12 +123,13 @@ def test_who_reads_on_sees_what_a_newcomer_sees(lab: Lab) -> None:
 
 def test_many_viewers_cost_one_look(lab: Lab) -> None:
     said: list[str] = []
-    engine = connect(lab.url)
-    viewer = PoolStates(engine)
+    viewer = PoolStates(connect(lab.url))
     viewer.state()
-    sa.event.listen(engine, "before_cursor_execute", lambda *a: said.append(a[2]))
     viewer._until = math.inf
-    assert viewer.state() is viewer.state() and said == []
+    with listening(lambda statement, *_: said.append(statement)):
+        assert viewer.state() is viewer.state() and said == []
+        viewer._until = -math.inf
+        assert viewer.state() and said != []
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from scenes import Lab
 
-from optuna_deadline.allocation.database.engine import connect
+from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.dashboard import prometheus
 from optuna_deadline.dashboard.prometheus import StudyCollector, metrics_app

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import optuna_deadline
 from optuna_deadline import DeadlineGate, DeadlinePruner
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.dashboard import plain
 from optuna_deadline.dashboard.plain import PlainPublisher

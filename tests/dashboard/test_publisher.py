@@ -11,7 +11,7 @@ import optuna_dashboard
 import pytest
 from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.dashboard import publisher as publishing

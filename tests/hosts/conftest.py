@@ -14,7 +14,7 @@ from sites import GRACE, TTL, Site
 
 from benchmarks.support.network import Network
 from benchmarks.support.postgres import EmbeddedPostgres
-from optuna_deadline.allocation.database.engine import connect, disconnect
+from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 import optuna_deadline
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import registry
 

@@ -19,7 +19,7 @@ from optuna_deadline_ray import launch
 from benchmarks.ray_cluster.run import cluster_of, run
 from benchmarks.stretches import OBJECTIVE, Stretch, read_stretches, wrong
 from benchmarks.stretches.objective import LOGS
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError

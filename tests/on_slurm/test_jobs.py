@@ -20,7 +20,7 @@ from endings import end_within
 from benchmarks.slurm_cluster.cluster import SlurmCluster, missing
 from benchmarks.stretches import OBJECTIVE, Stretch, following, read_stretches, wrong
 from benchmarks.stretches.objective import LOGS
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.worker.devices import free_port

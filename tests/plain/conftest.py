@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from clocks import FakeClock
 
 from optuna_deadline.allocation.database.access import listening
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 
 POSTGRES = pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])
 
@@ -69,7 +69,7 @@ def counting() -> Counting:
 
     @contextlib.contextmanager
     def count(study: optuna.Study) -> Iterator[Statements]:
-        engines = [open_table(study)]
+        engines = [open_table(study).engine]
         if (backend := getattr(study._storage, "_backend", None)) is not None:
             engines.append(backend.engine)
         sent: Statements = []

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best, out_of_time
 from optuna_deadline._optuna import constraints
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.study import terms
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins

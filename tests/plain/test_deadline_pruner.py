@@ -17,7 +17,7 @@ from pruned import pruned_study, reported
 
 from optuna_deadline import DeadlineGate, DeadlinePruner
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import (
     DeadlineError,
 )
@@ -144,7 +144,7 @@ def test_gapped_steps_and_any_first_step(storage: str | None, steps: list[int]) 
             answers.append(trial.should_prune())
         assert answers[-1] is expected
         number = trial.number
-    with open_table(study).connect() as connection:
+    with open_table(study).engine.connect() as connection:
         rows = connection.execute(sa.select(schema.rung).where(schema.rung.c.number == number))
         expected_rungs = sum(4**i <= steps[-1] for i in range(20))
         assert sorted(row.rung for row in rows) == list(range(expected_rungs))
@@ -154,7 +154,7 @@ def test_reports_between_questions_count(storage: str | None) -> None:
     study = pruned_study(storage, rule="hypersched")
     trial = reported(study, 10.0, 20.0, 30.0, 40.0, 50.0)
     trial.should_prune()
-    with open_table(study).connect() as connection:
+    with open_table(study).engine.connect() as connection:
         rows = connection.execute(sa.select(schema.rung.c.rung, schema.rung.c.value)).all()
     assert sorted(tuple(row) for row in rows) == [(0, 10.0), (1, 40.0)]
 

@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_of_time
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.elastic.worker import _planned
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
 from optuna_deadline.study import terms

@@ -14,7 +14,9 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import autocommit, disconnect, open_table
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.engine import autocommit
+from optuna_deadline.allocation.database.opening import disconnect, open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.study import terms
@@ -31,24 +33,24 @@ def _again(study: optuna.Study, direction: str = "minimize") -> optuna.Study:
     return _study(study._storage, direction)
 
 
-def _stored_key(engine: sa.Engine) -> str | None:
-    with autocommit(engine) as connection:
+def _stored_key(database: Database) -> str | None:
+    with autocommit(database.engine) as connection:
         found: str | None = connection.execute(sa.select(schema.study.c.key)).scalar_one()
         return found
 
 
 @pytest.fixture
-def engines(empty_url: str) -> Iterator[Callable[[optuna.Study], sa.Engine]]:
+def engines(empty_url: str) -> Iterator[Callable[[optuna.Study], Database]]:
     """Opens the table in a database of its own."""
-    opened: list[sa.Engine] = []
+    opened: list[Database] = []
 
-    def open_(study: optuna.Study) -> sa.Engine:
+    def open_(study: optuna.Study) -> Database:
         opened.append(open_table(study, empty_url))
         return opened[-1]
 
     yield open_
-    for engine in opened:
-        disconnect(engine)
+    for database in opened:
+        disconnect(database)
 
 
 @pytest.fixture(params=["journal", "memory"])
@@ -61,82 +63,82 @@ def other_storage(request: pytest.FixtureRequest, tmp_path: Path) -> BaseStorage
 
 def test_a_study_has_a_key_that_no_other_one_has(storage: str | None) -> None:
     study = _study(storage)
-    engine = open_table(study)
-    terms.fix(engine, study, "2h")
-    key = terms.key(engine, study)
-    assert key == _stored_key(engine) == terms.key(engine, study)
+    database = open_table(study)
+    terms.fix(database, study, "2h")
+    key = terms.key(database, study)
+    assert key == _stored_key(database) == terms.key(database, study)
     again = _again(study)
-    engine = open_table(again)
-    terms.fix(engine, again, "2h")
-    assert terms.key(engine, again) != key
+    database = open_table(again)
+    terms.fix(database, again, "2h")
+    assert terms.key(database, again) != key
 
 
 def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(
-    other_storage: BaseStorage, engines: Callable[[optuna.Study], sa.Engine]
+    other_storage: BaseStorage, engines: Callable[[optuna.Study], Database]
 ) -> None:
     """Also where the table has a database of its own, which Optuna deletes nothing from."""
     study = _study(other_storage, "maximize")
-    engine = engines(study)
-    first = terms.fix(engine, study, "1h")
-    table = AllocationTable(engine, "s", first.study_id)
+    database = engines(study)
+    first = terms.fix(database, study, "1h")
+    table = AllocationTable(database, "s", first.study_id)
     table.register("w", "host", 1, [], 1)
     term = table.elect_planner("w")
     assert term is not None
     table.open_trial("w", term, 0, 0)
     table.leave("w")
     again = _again(study)
-    assert terms.read(engine, again) is None
-    second = terms.fix(engine, again, "2h")
+    assert terms.read(database, again) is None
+    second = terms.fix(database, again, "2h")
     assert (second.direction, second.duration) == ("minimize", 7200.0)
-    assert terms.fix(engine, again, "2h") == second
-    table = AllocationTable(engine, "s", second.study_id)
+    assert terms.fix(database, again, "2h") == second
+    table = AllocationTable(database, "s", second.study_id)
     assert table.trials() == [] and table.workers() == []
     assert table.events() == []
     with pytest.raises(StudyGone, match="was deleted"):
-        terms.read(engine, study)
+        terms.read(database, study)
 
 
 def test_a_deadline_of_a_deleted_study_that_has_passed_stops_nothing(
-    other_storage: BaseStorage, engines: Callable[[optuna.Study], sa.Engine]
+    other_storage: BaseStorage, engines: Callable[[optuna.Study], Database]
 ) -> None:
     study = _study(other_storage, "maximize")
-    engine = engines(study)
-    terms.fix(engine, study, "60s", elapsed=50.0)
-    with autocommit(engine) as connection:
+    database = engines(study)
+    terms.fix(database, study, "60s", elapsed=50.0)
+    with autocommit(database.engine) as connection:
         connection.execute(sa.update(schema.study).values(deadline=1.0))
-    assert terms.fix(engine, _again(study), "60s").direction == "minimize"
+    assert terms.fix(database, _again(study), "60s").direction == "minimize"
 
 
 def test_a_study_of_the_same_name_whose_workers_live_is_left_alone(
-    tmp_path: Path, engines: Callable[[optuna.Study], sa.Engine]
+    tmp_path: Path, engines: Callable[[optuna.Study], Database]
 ) -> None:
     ours, theirs = (
         _study(JournalStorage(JournalFileBackend(str(tmp_path / name)))) for name in ("a", "b")
     )
-    engine = engines(theirs)
-    fixed = terms.fix(engine, theirs, "1h")
-    table = AllocationTable(engine, "s", fixed.study_id)
+    database = engines(theirs)
+    fixed = terms.fix(database, theirs, "1h")
+    table = AllocationTable(database, "s", fixed.study_id)
     table.register("w", "host", 1, [], 1)
     with pytest.raises(DeadlineError, match=r"Workers still train another study named 's'.*table"):
-        terms.fix(engine, ours, "2h")
-    assert terms.read(engine, theirs) is not None
+        terms.fix(database, ours, "2h")
+    assert terms.read(database, theirs) is not None
     table.leave("w")
-    assert terms.fix(engine, ours, "2h").duration == 7200.0
-    assert terms.read(engine, theirs) is None
+    assert terms.fix(database, ours, "2h").duration == 7200.0
+    assert terms.read(database, theirs) is None
 
 
 def test_processes_that_meet_in_a_database_of_its_own_have_one_row(
-    tmp_path: Path, engines: Callable[[optuna.Study], sa.Engine]
+    tmp_path: Path, engines: Callable[[optuna.Study], Database]
 ) -> None:
     journal = str(tmp_path / "journal")
     first = _study(JournalStorage(JournalFileBackend(journal)))
-    engine = engines(first)
-    terms.fix(engine, first, "1h")
+    database = engines(first)
+    terms.fix(database, first, "1h")
     _again(first)
 
     def meet(number: int) -> terms.Terms:
         study = _study(JournalStorage(JournalFileBackend(journal)))
-        return terms.fix(engine, study, "2h", elapsed=float(number))
+        return terms.fix(database, study, "2h", elapsed=float(number))
 
     with ThreadPoolExecutor(8) as pool:
         met = list(pool.map(meet, range(8)))

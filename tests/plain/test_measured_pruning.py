@@ -15,7 +15,7 @@ from rich.console import Console
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler, deadline_report
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.text import event_sentence
@@ -52,7 +52,7 @@ def test_a_row_that_came_late_is_read(storage: str | None) -> None:
     trial = reported(study, 1.0)
     assert trial.should_prune() is False
     late = {"study_id": study.pruner.terms(study).study_id, "rung": 0, "number": 99}  # type: ignore[attr-defined]
-    with open_table(study).begin() as connection:
+    with open_table(study).engine.begin() as connection:
         connection.execute(sa.insert(schema.rung).values(**late, value=0.5, sequence=1))
     assert trial.should_prune() is True
 

@@ -11,7 +11,7 @@ import pytest
 from clocks import ahead
 
 from optuna_deadline import DeadlinePruner, best, out_of_time, time_left
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study import terms
 

@@ -14,7 +14,7 @@ from optuna.storages._rdb import models
 from pruned import pruned_study, reported
 
 from optuna_deadline.allocation.database import schema
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 
 pytestmark = [pytest.mark.slow_names(r"1000"), pytest.mark.nightly_but(r"postgresql")]
 
@@ -23,8 +23,8 @@ def _fill(study: optuna.Study, trials: int) -> None:
     """Finished trials with ten reports each, written past the ORM."""
     numbers = range(1, trials + 1)
     now = datetime.now()
-    engine = study._storage._backend.engine  # type: ignore[attr-defined]
-    with engine.begin() as connection:
+    database = study._storage._backend.engine  # type: ignore[attr-defined]
+    with database.begin() as connection:
         connection.execute(
             sa.insert(models.TrialModel.__table__),
             [
@@ -54,7 +54,7 @@ def _fill(study: optuna.Study, trials: int) -> None:
                 for step in range(10)
             ],
         )
-    with open_table(study).begin() as connection:
+    with open_table(study).engine.begin() as connection:
         connection.execute(
             sa.insert(schema.rung),
             [

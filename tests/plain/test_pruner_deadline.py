@@ -14,7 +14,7 @@ from clocks import ahead
 from pruned import pruned_study, reported
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import optuna
 import pytest
 
-from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.memory import MemoryTable
@@ -85,17 +84,17 @@ class Stored(Paid):
     def __init__(self, url: str, budget: Budget, hours: float = 1.0) -> None:
         super().__init__(budget)
         self.study = optuna.create_study(storage=url, study_name="s", direction="maximize")
-        self.engine = open_table(self.study)
-        fixed = terms.fix(self.engine, self.study, f"{hours}h", Given(budget=budget))
+        self.database = open_table(self.study)
+        fixed = terms.fix(self.database, self.study, f"{hours}h", Given(budget=budget))
         self.now, self.started = fixed.started, fixed.started
         self.table = self.open()
 
     def open(self) -> AllocationTable:
-        return AllocationTable(self.engine, "s", self.study._study_id, now=lambda: self.now)
+        return AllocationTable(self.database, "s", self.study._study_id, now=lambda: self.now)
 
     def extend(self, hours: float) -> None:
         """To so many hours from its start."""
-        with Database(self.engine).each_alone(studies.ANY_STUDY) as tx:
+        with self.database.each_alone(studies.ANY_STUDY) as tx:
             at = self.started + hours * HOUR
             assert studies.postpone(tx, self.study._study_id, at, None)
 

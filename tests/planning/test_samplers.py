@@ -26,7 +26,7 @@ from optuna.samplers import (
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optuna_deadline import DeadlineSampler
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.optuna_storage import stop_opening

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optuna_deadline import DeadlinePruner
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError

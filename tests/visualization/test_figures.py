@@ -15,7 +15,7 @@ from histories import Recipe, paid, recipes
 from hypothesis import given
 
 from optuna_deadline import visualization
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree

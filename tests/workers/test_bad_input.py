@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import optuna_deadline
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import prepare
 from optuna_deadline.errors import DeadlineError

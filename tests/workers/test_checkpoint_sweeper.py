@@ -14,7 +14,7 @@ import pytest
 from endings import run_until, saved
 from tables import table_of
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.checkpoints import storage
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.checkpoints.restore import (

@@ -14,7 +14,7 @@ from tables import running, wait_until
 
 import optuna_deadline
 from optuna_deadline._threads import PeriodicThread
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.elastic import background
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study import terms

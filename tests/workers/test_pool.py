@@ -16,7 +16,7 @@ from endings import end_within
 from forked import WorkerProcess
 from tables import wait_until
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.database.schema import leader, worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from tables import table_of
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import MachineInfo
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.study import terms

@@ -63,7 +63,7 @@ def test_a_worker_refuses_a_prepared_folder_of_its_study(
     tmp_path: Path, sqlite_url: str, prepare: Callable[[Path], None], says: str
 ) -> None:
     study = optuna.create_study(study_name="s", storage=sqlite_url)
-    engine = optuna_deadline.allocation.database.engine.open_table(study)
+    engine = optuna_deadline.allocation.database.opening.open_table(study)
     terms.fix(engine, study, "100s")
     prepare(root_of(tmp_path, "s", terms.key(engine, study)))
     with pytest.raises(DeadlineError, match=says):

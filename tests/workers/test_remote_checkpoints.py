@@ -17,7 +17,7 @@ from forked import WorkerProcess
 from object_store import BUCKET, environment, object_store
 from tables import table_of, wait_until
 
-from optuna_deadline.allocation.database.engine import open_table
+from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.checkpoints import storage
 from optuna_deadline.checkpoints.files import intact, verified
 from optuna_deadline.checkpoints.storage import StoreAway

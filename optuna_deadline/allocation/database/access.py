@@ -52,7 +52,7 @@ class Database:
     """A database of the table.
 
     Args:
-        engine: From :func:`~optuna_deadline.allocation.database.engine.connect`.
+        engine: From :func:`~optuna_deadline.allocation.database.engine.create`.
 
     Attributes:
         engine: The engine.
@@ -71,6 +71,11 @@ class Database:
         self.tolerance = CLOCK_TOLERANCE
         self.clock = ClockMonitor()
         self.written = 0
+
+    @property
+    def url(self) -> sa.URL:
+        """The URL; as text, it has no password."""
+        return self.engine.url
 
     def begin(
         self, scope: Scope, name: str, queue: int | None = None, idle: float = 0.0

@@ -1,32 +1,20 @@
-"""Connections to the database: one engine for the table, one for Optuna's storage."""
+"""Makes engines with the limits of this package, for the table and for Optuna's storage."""
 
 from __future__ import annotations
 
 import select
 import sqlite3
-import tempfile
-import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage, get_storage
+from optuna.storages import BaseStorage, RDBStorage, get_storage
 from sqlalchemy.engine import URL, make_url
 
-from optuna_deadline._optuna import behind_cache, connect_again, storage_of
-from optuna_deadline.allocation.database.creation import create_or_check
+from optuna_deadline._optuna import connect_again
 from optuna_deadline.errors import UnsupportedStorage
-
-if TYPE_CHECKING:
-    from optuna.study import Study
-
-_engines: dict[str, sa.Engine] = {}
-_in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
 
 _SQLITE = (3, 38)  # for ``->>`` and ``UPDATE ... FROM``
 _SQLITE_PATIENCE = 30.0  # seconds
@@ -54,56 +42,6 @@ _DRIVERS: dict[str, dict[str, Any]] = {
 }
 
 
-def table_url(study: Study, table: str | None = None) -> URL:
-    """The database with the table of ``study``.
-
-    Args:
-        study: Any Optuna study.
-        table: A separate database for the table, needed if the study's storage is not SQL.
-
-    Raises:
-        UnsupportedStorage: The storage has no usable database, and ``table`` is not given.
-    """
-    if table is not None:
-        try:
-            return make_url(table)
-        except sa.exc.ArgumentError:
-            raise UnsupportedStorage(
-                "table= is not a database URL: write one such as sqlite:///table.db or "
-                "postgresql://user@host/database."
-            ) from None
-    backend = behind_cache(storage_of(study))
-    if isinstance(backend, RDBStorage):
-        return backend.engine.url
-    if isinstance(backend, InMemoryStorage):
-        # A separate file per process: one connection shared by threads would serialise them.
-        with _lock:
-            if backend not in _in_memory:
-                folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
-                weakref.finalize(backend, folder.cleanup)
-                _in_memory[backend] = f"sqlite:///{Path(folder.name) / 'table.db'}"
-            return make_url(_in_memory[backend])
-    raise UnsupportedStorage(
-        f"{type(backend).__name__} has no SQL database for the allocation table; use a SQLite or "
-        "PostgreSQL storage, or name a database for the table with table=URL."
-    )
-
-
-def open_table(study: Study, table: str | None = None) -> sa.Engine:
-    """The engine of the table of ``study``, created at the first use.
-
-    A storage on PostgreSQL connects again, with the limits of this package beside the arguments
-    that it was made with, and so does the table.
-    """
-    backend = behind_cache(storage_of(study))
-    given: Mapping[str, Any] = {}
-    if isinstance(backend, RDBStorage) and backend.engine.dialect.name == "postgresql":
-        with _lock:
-            _limit(backend)
-        given = {} if table is not None else backend.engine_kwargs
-    return connect(table_url(study, table), given)
-
-
 def storage_at(url: str, *, cached: bool = True) -> BaseStorage:
     """Optuna's storage at a URL, on connections with the limits of this package.
 
@@ -116,46 +54,13 @@ def storage_at(url: str, *, cached: bool = True) -> BaseStorage:
     return get_storage(storage) if cached else storage
 
 
-def _limit(storage: RDBStorage) -> None:
+def limit(storage: RDBStorage) -> None:
+    """Connect Optuna's storage again, with the limits of this package."""
     options = _options(storage.engine.url, storage.engine_kwargs)
     if options == storage.engine_kwargs:
         return
     connect_again(storage, options)
     _ping_if_readable(storage.engine)
-
-
-def existing_engine(study: Study, table: str | None = None) -> sa.Engine | None:
-    """The engine of the table of ``study`` if this process already uses one."""
-    storage = storage_of(study)
-    if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
-        return None
-    try:
-        url = table_url(study, table)
-    except UnsupportedStorage:
-        return None
-    with _lock:
-        return _engines.get(url.render_as_string(hide_password=False))
-
-
-def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engine:
-    """An engine with the pragmas and timeouts of this package, and the tables of this package.
-
-    Args:
-        url: The database.
-        given: Arguments of the user's for ``sqlalchemy.create_engine``, on PostgreSQL.
-
-    Raises:
-        UnsupportedStorage: The URL is neither SQLite nor PostgreSQL, or SQLite is too old.
-        SchemaMismatch: Another version of the package created the tables.
-    """
-    url = make_url(url)
-    key = url.render_as_string(hide_password=False)
-    with _lock:
-        if key not in _engines:
-            engine = create(url, given)
-            create_or_check(engine)
-            _engines[key] = engine
-        return _engines[key]
 
 
 def has_table(url: str | URL, name: str) -> bool:
@@ -173,14 +78,6 @@ def has_table(url: str | URL, name: str) -> bool:
 def autocommit(engine: sa.Engine) -> sa.Connection:
     """A connection that sends no BEGIN and no COMMIT."""
     return engine.connect().execution_options(**{_ALONE: True})
-
-
-def disconnect(engine: sa.Engine) -> None:
-    """Close the engine's connections and forget it; the next :func:`connect` creates a new one."""
-    with _lock:
-        for key in [key for key, known in _engines.items() if known is engine]:
-            del _engines[key]
-    engine.dispose()
 
 
 def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engine:

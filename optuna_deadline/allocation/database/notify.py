@@ -17,11 +17,12 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any
 
 from optuna_deadline._wake_pipe import WakePipe
+
+if TYPE_CHECKING:
+    from optuna_deadline.allocation.database.access import Database
 
 
 def channel(pool_name: str, worker: str | None = None) -> str:
@@ -44,17 +45,17 @@ class NotificationListener(threading.Thread):
     """Calls ``wake`` for each notification to a worker, and after each reconnection.
 
     Args:
-        engine: The table's engine; the listener takes a connection of its own from it.
+        database: The table's database; the listener takes a connection of its own from it.
         pool: The pool.
         worker_id: The worker; notifications to it or to the whole pool wake it.
         wake: Called from this thread; must not block.
     """
 
     def __init__(
-        self, engine: sa.Engine, pool: str, worker_id: str, wake: Callable[[], None]
+        self, database: Database, pool: str, worker_id: str, wake: Callable[[], None]
     ) -> None:
         super().__init__(name="optuna-deadline-listener", daemon=True)
-        self._engine = engine
+        self._engine = database.engine
         self._pool = pool
         self._worker_id = worker_id
         self._wake = wake
@@ -63,8 +64,9 @@ class NotificationListener(threading.Thread):
         self.connected = threading.Event()
 
     @staticmethod
-    def works_on(engine: sa.Engine) -> bool:
+    def works_on(database: Database) -> bool:
         """Whether the database and its driver support notifications."""
+        engine = database.engine
         return engine.dialect.name == "postgresql" and engine.dialect.driver in _DRIVERS
 
     def end(self) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import sqlalchemy as sa
-
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.schema import POOL_LENGTH, check_length
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
@@ -26,7 +24,7 @@ class Base:
     """A pool and a study in a database.
 
     Args:
-        database: The database, or the engine of one.
+        database: The database.
         pool: The pool's name; studies that name the same pool share its slots.
         study_id: The study's id in the table.
         ttl: Seconds that a lease lasts without renewal; the pool's first worker sets it.
@@ -41,7 +39,7 @@ class Base:
 
     def __init__(
         self,
-        database: Database | sa.Engine,
+        database: Database,
         pool: str,
         study_id: int,
         *,
@@ -50,7 +48,7 @@ class Base:
         now: Callable[[], float] | None = None,
     ) -> None:
         check_length("pool", pool, POOL_LENGTH)
-        self.database = database if isinstance(database, Database) else Database(database)
+        self.database = database
         self.ttl, self.grace = ttl, grace
         self._scope = Scope(pool, study_id, now)
 

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-import sqlalchemy as sa
-
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.columns import Records
@@ -344,9 +342,9 @@ class Reads(Base):
             ) or 0)  # fmt: skip
 
 
-def pools(engine: sa.Engine) -> list[str]:
+def pools(database: Database) -> list[str]:
     """The names of all pools."""
-    with Database(engine).each_alone(Scope("", 0)) as tx:
+    with database.each_alone(Scope("", 0)) as tx:
         return [name for (name,) in tx.rows("SELECT name FROM @pool ORDER BY name")]
 
 

@@ -1,0 +1,120 @@
+"""Finds and opens the database with a study's table, once in a process."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from sqlalchemy.engine import URL, make_url
+
+from optuna_deadline._optuna import behind_cache, storage_of
+from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.creation import create_or_check
+from optuna_deadline.allocation.database.engine import create, limit
+from optuna_deadline.errors import UnsupportedStorage
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+_databases: dict[str, Database] = {}
+_in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def table_url(study: Study, table: str | None = None) -> URL:
+    """The database with the table of ``study``.
+
+    Args:
+        study: Any Optuna study.
+        table: A separate database for the table, needed if the study's storage is not SQL.
+
+    Raises:
+        UnsupportedStorage: The storage has no usable database, and ``table`` is not given.
+    """
+    if table is not None:
+        try:
+            return make_url(table)
+        except sa.exc.ArgumentError:
+            raise UnsupportedStorage(
+                "table= is not a database URL: write one such as sqlite:///table.db or "
+                "postgresql://user@host/database."
+            ) from None
+    backend = behind_cache(storage_of(study))
+    if isinstance(backend, RDBStorage):
+        return backend.engine.url
+    if isinstance(backend, InMemoryStorage):
+        # A separate file per process: one connection shared by threads would serialise them.
+        with _lock:
+            if backend not in _in_memory:
+                folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
+                weakref.finalize(backend, folder.cleanup)
+                _in_memory[backend] = f"sqlite:///{Path(folder.name) / 'table.db'}"
+            return make_url(_in_memory[backend])
+    raise UnsupportedStorage(
+        f"{type(backend).__name__} has no SQL database for the allocation table; use a SQLite or "
+        "PostgreSQL storage, or name a database for the table with table=URL."
+    )
+
+
+def open_table(study: Study, table: str | None = None) -> Database:
+    """The database with the table of ``study``, opened at the first use.
+
+    A storage on PostgreSQL connects again, with the limits of this package beside the arguments
+    that it was made with, and so does the table.
+    """
+    backend = behind_cache(storage_of(study))
+    given: Mapping[str, Any] = {}
+    if isinstance(backend, RDBStorage) and backend.engine.dialect.name == "postgresql":
+        with _lock:
+            limit(backend)
+        given = {} if table is not None else backend.engine_kwargs
+    return connect(table_url(study, table), given)
+
+
+def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> Database:
+    """A database with the tables of this package; the same one for the same URL.
+
+    Args:
+        url: The database.
+        given: Arguments of the user's for ``sqlalchemy.create_engine``, on PostgreSQL.
+
+    Raises:
+        UnsupportedStorage: The URL is neither SQLite nor PostgreSQL, or SQLite is too old.
+        SchemaMismatch: Another version of the package created the tables.
+    """
+    url = make_url(url)
+    key = url.render_as_string(hide_password=False)
+    with _lock:
+        if key not in _databases:
+            engine = create(url, given)
+            create_or_check(engine)
+            _databases[key] = Database(engine)
+        return _databases[key]
+
+
+def opened_table(study: Study, table: str | None = None) -> Database | None:
+    """The database with the table of ``study`` if this process already uses it."""
+    storage = storage_of(study)
+    if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
+        return None
+    try:
+        url = table_url(study, table)
+    except UnsupportedStorage:
+        return None
+    with _lock:
+        return _databases.get(url.render_as_string(hide_password=False))
+
+
+def disconnect(database: Database) -> None:
+    """Close a database's connections and forget it; the next :func:`connect` opens it again."""
+    with _lock:
+        for key in [key for key, known in _databases.items() if known is database]:
+            del _databases[key]
+    database.engine.dispose()
