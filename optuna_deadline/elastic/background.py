@@ -99,17 +99,20 @@ def planner_starter(planner: PeriodicThread, agent: Agent) -> Callable[[], None]
 @contextmanager
 def watching_preemption(
     source: str | None, until: WorkerTimeLimit, agent: Agent
-) -> Iterator[None]:
-    """Poll for a preemption of this host until the block ends, if a source is given."""
+) -> Iterator[Callable[[], None]]:
+    """Poll for a preemption of this host until the block ends, if a source is given.
+
+    Yields a function that raises the exception of the thread that polls.
+    """
     if source is None:
-        yield
+        yield lambda: None
         return
     notice = PreemptionWatcher(source, until, agent.wake)
     notice.poll()  # raises now if the source is unreachable
     thread = PeriodicThread("notice", notice.poll)
     thread.start()
     try:
-        yield
+        yield thread.check
     finally:
         thread.stop(0.0)
 

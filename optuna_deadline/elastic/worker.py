@@ -232,7 +232,7 @@ class ElasticWorker:
             leaving.callback(
                 lambda: thread.stop(0.0 if agent.left_without_database else _patience(agent))
             )
-            leaving.enter_context(watching_preemption(self._notice, until, agent))
+            check_notice = leaving.enter_context(watching_preemption(self._notice, until, agent))
             join(agent, self.table, self._wait)
             self._warn_of_shortfalls()
             begin = planner_starter(thread, agent)
@@ -249,6 +249,7 @@ class ElasticWorker:
                 def check() -> None:
                     begin()
                     thread.check()
+                    check_notice()
                     beat()
 
                 agent.run(check=check)

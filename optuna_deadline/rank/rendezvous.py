@@ -139,25 +139,32 @@ class RankServer:
                 _logger.debug("No connection can be accepted: %s", error)  # too many open files
                 time.sleep(_RETRY_SECONDS)
                 continue
-            if self._handshakes.acquire(blocking=False):
+            if not self._handshakes.acquire(blocking=False):
+                guest.close()
+                continue
+            try:
                 threading.Thread(target=self._handshake, args=(guest,), daemon=True).start()
-            else:
+            except RuntimeError as error:  # no more threads; the rank tries again
+                _logger.debug("A connection cannot be served: %s", error)
+                self._handshakes.release()
                 guest.close()
 
     def _handshake(self, guest: socket.socket) -> None:
         link = _channel(guest)
         end = threading.Timer(_HANDSHAKE_SECONDS, link.shut_down)  # also for slow senders
         end.daemon = True
-        end.start()
         admitted = False
         try:
+            end.start()
             _authenticate(link, self.endpoint.key, leads=True)
             link.send(("leader",))
             number, fence, index = map(int, link.recv())
             end.cancel()
             _open(link, guest)
             admitted = self._admit(number, fence, index, link)
-        except (OSError, EOFError, AuthenticationError, TypeError, ValueError) as error:
+        except (
+            OSError, EOFError, AuthenticationError, TypeError, ValueError, RuntimeError
+        ) as error:  # fmt: skip
             _logger.debug("A connection was refused: %s", error)
         finally:
             end.cancel()

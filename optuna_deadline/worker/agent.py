@@ -48,6 +48,8 @@ _KILL_SECONDS = 3.0
 #: Seconds to wait for the database at the exit.
 _GOODBYE_SECONDS = 5.0
 _POLL_SECONDS = 0.2  # seconds between two readings of the clock
+#: A round of the main loop that lasts longer means that this process was stopped.
+_SLEEP_SECONDS = 5.0
 
 
 class Agent:
@@ -100,7 +102,7 @@ class Agent:
         self._plan: tuple[float, Mapping[int, int]] = (-math.inf, {})
         self._parking = ParkedProcesses(park, any_slot=not offer.gpus)
         self._slots = offer.size
-        self._began_at = time.monotonic()
+        self._began_at = self._awake_at = time.monotonic()
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest readings of the plan
         self._deadline = float("inf")  # on the monotonic clock
         self.leaving: str | None = None
@@ -207,10 +209,13 @@ class Agent:
             DatabaseGone: The worker must leave, and the database stays unreachable.
         """
         self._table_thread.start()
+        self._awake_at = time.monotonic()
         try:
             while not self._finished():
+                self._discount_sleep()
                 self._event_loop.replace_dead(self._all_gangs)
                 self._poll_pipes()
+                self._discount_sleep()
                 self._enforce_time_limits()
                 self._give_up_on_database()
                 self._table_thread.check()
@@ -233,6 +238,15 @@ class Agent:
         self._sampler.close()
         self._sweeper.close(_KILL_SECONDS)
         self._folders.close()
+
+    def _discount_sleep(self) -> None:
+        """If this process was stopped (SIGSTOP, a suspended machine), others were not silent."""
+        slept = time.monotonic() - self._awake_at
+        self._awake_at += slept
+        if slept > _SLEEP_SECONDS:
+            self._lease_clock.discount(slept)
+            for gang in self._all_gangs():
+                gang.discount(slept)
 
     def _kill_all(self) -> None:
         """Stop all ranks when the worker exits on an error."""

@@ -90,6 +90,12 @@ class LeaseClock:
             "database, and start the same command again to go on."
         )
 
+    def discount(self, seconds: float) -> None:
+        """Count these seconds as no silence: this process was stopped and asked nothing."""
+        self._answered_at += seconds
+        if self._away_since is not None:
+            self._away_since += seconds
+
     def record_database_error(self, error: BaseException) -> None:
         """The database did not answer: log it once, and the same cause once a minute at most."""
         cause, advice = describe_database_error(error), advice_for(error)

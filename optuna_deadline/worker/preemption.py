@@ -40,8 +40,6 @@ class PreemptionWatcher:
         wake: Called after a notice.
         clock: Seconds since the epoch.
 
-    Raises:
-        DeadlineError: The command cannot be run.
     """
 
     def __init__(
@@ -56,10 +54,28 @@ class PreemptionWatcher:
         self._wake = wake
         self._clock = clock
         self._noticed = False
+        self._polled = False
+        self._fails = False
 
     def poll(self) -> float:
-        """Poll once; returns the seconds until the next poll."""
-        said = None if self._noticed else read_notice(self._source)
+        """Poll once; returns the seconds until the next poll.
+
+        Raises:
+            DeadlineError: The command cannot be run at the first poll. Later it may be missing
+                for a moment, because it is updated or the host is out of processes.
+        """
+        try:
+            said = None if self._noticed else read_notice(self._source)
+        except DeadlineError as error:
+            if not self._polled:
+                raise
+            if not self._fails:
+                _logger.warning("%s It is tried again each %.0f s.", error, POLL_SECONDS)
+            self._fails = True
+            return POLL_SECONDS
+        if self._fails:
+            _logger.warning("--preemption-notice can be run again.")
+        self._polled, self._fails = True, False
         if said is not None:
             self._noticed = True
             left = seconds_left(said, self._clock())

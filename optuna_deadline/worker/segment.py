@@ -319,6 +319,14 @@ class Gang:
         elif now - self.first_exit_at > _STRAGGLER_SECONDS:
             self.kill()
 
+    def discount(self, seconds: float) -> None:
+        """Count these seconds as no silence of the ranks: the worker was stopped."""
+        for name in ("last_message_at", "directive_sent_at", "first_exit_at"):
+            if (at := getattr(self, name)) is not None:
+                setattr(self, name, at + seconds)
+        for rank in self.ranks:
+            rank.requested_at += seconds
+
     def kill_hung(self) -> None:
         """Kill all ranks once none sends messages: one is frozen, or waits for a frozen one.
 

@@ -748,3 +748,32 @@ def test_the_directive_of_a_plan_comes_before_the_message_of_the_plan(hand: Hand
 
 def planned(hand: Hand, number: int) -> list[tuple[Any, ...]]:
     return [message for message in hand.heard(number) if message[0] == "planned"]
+
+
+def test_a_worker_that_was_stopped_over_its_deadline_asks_the_database_before_it_gives_up(
+    hand: Hand,
+) -> None:
+    hand.turn()
+    hand.clock.now = DEADLINE + 40  # a suspended machine: nobody was asked meanwhile
+    hand.agent._discount_sleep()
+    hand.agent._enforce_time_limits()
+    hand.agent._give_up_on_database()
+    assert hand.term is not None
+    hand.table.settle(hand.agent.id, hand.term)
+    hand.look()
+    hand.turns(3)
+    assert hand.agent._finished() and not hand.agent.left_without_database
+
+
+def test_a_worker_that_was_stopped_takes_no_process_for_hung(hand: Hand) -> None:
+    hand.fork_server.answers = False
+    asked = hand.fork_server
+    number = hand.open()
+    hand.plan(number)
+    hand.turn()
+    hand.clock.now += 20.0
+    hand.agent._discount_sleep()
+    hand.turn()
+    assert hand.fork_server is asked, "it was stopped as well"
+    hand.turns(15)
+    assert hand.fork_server is not asked

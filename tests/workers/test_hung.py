@@ -158,3 +158,14 @@ def test_a_port_that_was_taken_meanwhile_is_nobodys_fault() -> None:
     gang.failures = 2
     verdict = decide_outcome(gang)
     assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "port", 2)
+
+
+def test_the_time_for_which_the_worker_was_stopped_is_no_silence(clock: Clock) -> None:
+    gang = make(clock)
+    speak(gang, clock, 1.0)
+    clock.now += 500.0
+    gang.discount(500.0)
+    assert not silent(gang, clock, 59.0)
+    speak(gang, clock, 0.5)
+    assert gang.longest_silence < 61.0, "it says nothing of the next silences"
+    assert silent(gang, clock, 3 * 60.0)

@@ -113,6 +113,29 @@ def test_a_notice_brings_the_end_forward_once(tmp_path: Path) -> None:
     assert woken == [1] and 50 < until.ends_at - time.monotonic() <= 60
 
 
+def test_a_command_that_is_missing_for_a_moment_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while its package is updated; at the start of a worker it is a mistake."""
+    program, until = tmp_path / "notice", WorkerTimeLimit()
+    notice = PreemptionWatcher(str(program), until, lambda: None)
+    with pytest.raises(DeadlineError, match="cannot be run"):
+        notice.poll()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    notice.poll()
+    program.rename(tmp_path / "updated")
+    for _ in range(3):
+        notice.poll()
+    (tmp_path / "updated").rename(program)
+    program.write_text("#!/bin/sh\necho 60\n")
+    notice.poll()
+    assert 50 < until.ends_at - time.monotonic() <= 60
+    missing, again, taken = (record.getMessage() for record in caplog.records)
+    assert "cannot be run" in missing and "tried again each 2 s" in missing
+    assert again == "--preemption-notice can be run again." and "is preempted in" in taken
+
+
 @pytest.mark.slow
 def test_its_trials_leave_in_time_and_lose_no_step(
     sqlite_study: optuna.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

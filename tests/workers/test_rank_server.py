@@ -227,3 +227,21 @@ def test_ranks_are_accepted_after_the_system_has_refused_a_connection(
     connect_to_leader(reception.endpoint, 0, 1, 1, 5.0)  # by the accept that waits already
     connect_to_leader(reception.endpoint, 0, 2, 1, 5.0)
     assert [guests.get(timeout=5)[1] for _ in range(2)] == [1, 2] and socket_.refused > 2
+
+
+def test_a_host_out_of_threads_for_a_moment_lets_in_who_comes_later(
+    reception: RankServer, guests: Guests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, start = [0], threading.Thread.start
+    reception._handshakes = threading.BoundedSemaphore(2)
+
+    def starts(thread: threading.Thread) -> None:
+        if refused[0] < 5:
+            refused[0] += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    far = connect_to_leader(reception.endpoint, 0, 3, 1, 20.0)
+    assert guests.get(timeout=5)[:3] == (0, 3, 1) and refused == [5]
+    far.close()
