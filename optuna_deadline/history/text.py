@@ -70,6 +70,11 @@ def request_sentence(event: Event, trial: str) -> str:
         return f"a slot{of} costs {float(str(detail['per_hour'])):g} an hour"
     if event.kind == "limit":
         return f"{trial} trains on {at_most(int(str(detail['slots'])))}: {detail['reason']}"
+    if event.kind == "device":
+        slot = f"{detail['device']} on {detail['host']}"
+        if detail["in_use"]:
+            return f"{slot} is tried again"
+        return f"{slot} is out of use: trials fail there ({detail['reason']})"
     if event.kind == "drain":
         return f"{detail['host']} is {'' if detail['drained'] else 'no longer '}drained"
     return ""

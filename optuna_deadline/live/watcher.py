@@ -27,6 +27,7 @@ _DECISIONS = 40
 #: The other events, mostly checkpoints, are many and are not shown.
 _KINDS = (
     "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
+    "device",
 )  # fmt: skip
 _SHOWN = {"retired": "pruned"}
 _STARTS = "starts: "

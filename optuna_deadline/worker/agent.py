@@ -38,6 +38,7 @@ from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.registration import PoolMembership
 from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import PATIENCE, Gang
+from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit
 from optuna_deadline.worker.watchdog import Watchdog
 
@@ -156,7 +157,8 @@ class Agent:
             self._parking,
             self._cross_host.leader,
         )
-        self._outbox = Outbox(table, self.id, self._parking, self._note_change)
+        self._slot_health = SlotHealth(table, self.id, offer.size)
+        self._outbox = Outbox(table, self.id, self._parking, self._note_change, self._slot_health)
         self._replan, self._plan_outdated = replan, False
         self._table_thread = PeriodicThread("table", self._table_pass)
 
@@ -312,6 +314,7 @@ class Agent:
                         self._sampler.errors.record_success(gang.number)
                     self._sweep_after(gang)
                 self._keep_leases()
+            self._slot_health.reconcile()  # before anything starts on a slot that fails
             if self._member.release_finished():
                 self._next_poll = 0.0
             now = time.monotonic()
@@ -360,7 +363,8 @@ class Agent:
         held = [pair for gang in mine for pair in gang.grant.slots]
         renewal = self._lease_clock.renew([*held, *self._member.held_slots])
         self._member.apply_renewal(renewal.kept, self._lease_clock.trusted_until)
-        self._membership.check_offers(renewal.offers)
+        if self._membership.check_offers(renewal.offers, self._slot_health.withdrawn):
+            self._slot_health.note_registration()
         for gang in mine:
             if not renewal.kept.issuperset(gang.grant.slots):
                 _logger.warning("Trial %d lost its slots; its ranks are killed.", gang.number)

@@ -17,6 +17,7 @@ from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
+from optuna_deadline.worker.slot_health import SlotHealth
 
 #: A trial fails once its ranks died this often without a new checkpoint; before that it resumes.
 MAX_DEATHS = 3
@@ -185,6 +186,7 @@ class Outbox:
         worker_id: The worker.
         parking: Keeps processes that stay.
         replan: Called after events that the planner should read.
+        health: Judges the slots.
 
     Attributes:
         slowest_stop: Seconds that the slowest gang took to leave.
@@ -196,8 +198,10 @@ class Outbox:
         worker_id: str,
         parking: ParkedProcesses,
         replan: Callable[[], None],
+        health: SlotHealth,
     ) -> None:
         self._table = table
+        self._health = health
         self._worker_id = worker_id
         self._parking = parking
         self._replan = replan
@@ -291,6 +295,7 @@ class Outbox:
 
     def _decide_outcome(self, gang: Gang) -> SegmentOutcome:
         verdict = decide_outcome(gang, lambda: self._largest_proven_size(gang))
+        verdict = self._health.judge(gang, verdict)
         self._measure_stop(gang)
         if verdict.log_message and not gang.lost:
             _logger.warning("Trial %d: %s", gang.number, verdict.log_message)

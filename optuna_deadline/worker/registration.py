@@ -97,8 +97,15 @@ class PoolMembership:
                 " and ".join(sorted(hosts)),
             )
 
-    def check_offers(self, offers: int | None) -> None:
+    def check_offers(self, offers: int | None, withdrawn: int = 0) -> bool:
         """Check how many slots this worker still offers: others may have declared it dead.
+
+        Args:
+            offers: The slots that it offers, as the table has it.
+            withdrawn: Those that it does not offer because they are out of use.
+
+        Returns:
+            Whether it has offered all of them again.
 
         Raises:
             StudyGone: Its row is gone, which happens with its study only. A study that was created
@@ -109,17 +116,18 @@ class PoolMembership:
                 "The study was deleted while the worker ran, with this worker's row: start "
                 "the worker again if there is a new study."
             )
-        if offers >= self._offer.size:
-            return
+        if offers + withdrawn >= self._offer.size:
+            return False
         try:
             self._offer_slots()  # renewing no held lease
         except DeadlineError as error:
             if not self._evicted:
                 _logger.warning("This worker's leases expired: %s", error)
             self._evicted = True
-        else:
-            self._evicted = False
-            _logger.warning("This worker's leases expired; it offers its slots again.")
+            return False
+        self._evicted = False
+        _logger.warning("This worker's leases expired; it offers its slots again.")
+        return True
 
     def set_drained(self, drained: bool, leaving: bool) -> None:
         """Apply orders to drain, and log changes."""

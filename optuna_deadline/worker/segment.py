@@ -376,15 +376,32 @@ class Gang:
             return "died", dead[0].exit_code
         first = min(self.ranks, key=lambda rank: rank.index).end_message
         assert first is not None
+        cause = self._first_error()
+        return first if cause is None or cause.end_message is None else cause.end_message
+
+    def _first_error(self) -> Rank | None:
+        """The rank whose error ended the others: its message may arrive after theirs."""
         failed = [
             rank for rank in self.ranks if rank.end_message and rank.end_message[0] == "error"
         ]
-        if not failed:
-            return first
-        # The other ranks fail when it is gone, and their messages may arrive first.
-        cause = min(failed, key=lambda rank: (_lost_its_peer(rank), rank.end_message_at))
-        assert cause.end_message is not None
-        return cause.end_message
+        return min(
+            failed, key=lambda rank: (_lost_its_peer(rank), rank.end_message_at), default=None
+        )
+
+    @property
+    def error_line(self) -> str:
+        """The error that ended it, in one line; empty if there was none."""
+        cause = self._first_error()
+        return "" if cause is None or cause.end_message is None else str(cause.end_message[1][0])
+
+    @property
+    def failed_place(self) -> int | None:
+        """The place of the failed rank's slot in the grant; None if it is unknown, or remote."""
+        cause = self._first_error()
+        if cause is None and self.size == 1:
+            return 0
+        known = cause is not None and not cause.remote and cause.index < len(self.grant.slots)
+        return cause.index if known and cause is not None else None
 
 
 #: Messages of gloo and NCCL for a missing rank.

@@ -31,7 +31,7 @@ MOST = {
     "set_progress": 1, "limit_slots": 7, "hold": 6, "pin": 6, "set_claim": 4, "release": 8,
     "cancel_grant": 12, "conclude": 5, "retire": 5, "mark_ends_reported": 3,
     "drop_checkpoints": 3, "set_gate": 5, "resize_pool": 8, "set_price": 8, "lend": 10,
-    "drain": 9, "settle": 7, "reap": 5, "reap_ended": 13,
+    "set_in_use": 8, "drain": 9, "settle": 7, "reap": 5, "reap_ended": 13,
     "orders": 1, "memberships": 1, "free_slots": 1, "trials": 1, "unreported_trials": 1,
     "segments": 1, "reports": 1, "checkpoints": 1, "events": 1, "workers": 1, "slots": 3,
     "roster": 1, "tenants": 1,
@@ -86,6 +86,7 @@ def test_no_transition_takes_more_statements(table_only_url: str) -> None:
     table.resize_pool("a", term, 2, world.time + 60)
     table.set_price("kind", 1.0, 1, world.time + 9, (2, world.time + 60))
     table.lend("a", led, {slots[0]: world.table().study_id}, {}, {})
+    table.set_in_use("a", slots[0], False, "test")
     table.drain("host", True)
     for name in ("orders", "memberships", "free_slots"):
         getattr(table, name)("a")

@@ -15,6 +15,7 @@ from optuna_deadline.worker.outbox import Outbox, decide_outcome
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
+from optuna_deadline.worker.slot_health import SlotHealth
 
 CRASH = ("error", ("ValueError: no", "Traceback"))
 
@@ -125,7 +126,10 @@ def test_the_limit_is_on_the_table_before_the_slots_are_free(
         cast(Any, SimpleNamespace(never_reported=True, store=None, copy_to_optuna=None)),
     )
     replanned: list[bool] = []
-    writing = Outbox(table, "me", cast(ParkedProcesses, None), lambda: replanned.append(True))
+    writing = Outbox(
+        table, "me", cast(ParkedProcesses, None), lambda: replanned.append(True),
+        SlotHealth(table, "me", 2),
+    )  # fmt: skip
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         assert writing.flush(gang, leaving=False)
     [line] = table.trials()

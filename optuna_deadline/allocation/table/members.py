@@ -199,6 +199,30 @@ class Members(Reads):
             tx.event("leave", worker=worker_id)
             self._stop_idle_payments(tx, [self.study_id])
 
+    def set_in_use(self, worker_id: str, slot_id: int, in_use: bool, reason: str) -> None:
+        """Offer one of a worker's slots again, or offer it no more: trials fail on it.
+
+        Args:
+            worker_id: The worker; nothing is offered if it is not live.
+            slot_id: The slot.
+            in_use: Whether it is offered.
+            reason: Why, for the event.
+        """
+        slot = {"me": worker_id, "id": slot_id}
+        with self._tx(queue=REGISTRATION) as tx:
+            tx.run("DELETE FROM @offer WHERE worker = :me AND slot_id = :id", **slot)
+            if in_use:
+                tx.run(
+                    "INSERT INTO @offer (worker, slot_id) SELECT id, :id FROM @worker WHERE "
+                    "id = :me AND state = 'live'", **slot,
+                )  # fmt: skip
+            [(host, device)] = tx.rows("SELECT host, device FROM @slot WHERE id = :id", **slot)
+            tx.event(
+                "device", worker=worker_id, slot=slot_id, host=host, device=device, in_use=in_use,
+                reason=reason,
+            )  # fmt: skip
+            tx.notify()
+
     def drain(self, host: str, drained: bool) -> int:
         """Drain the live workers on a host at a user's request, or undo it.
 

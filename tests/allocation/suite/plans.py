@@ -331,6 +331,29 @@ class RequestSuite:
         assert table.free_slots("a") == free and table.acquire("a", number, free) is not None
         assert [slot.id for slot in table.slots() if slot.offered_by] == slots
 
+    def test_a_slot_out_of_use_is_not_offered_until_it_is_tried_again(
+        self, world: AllocationWorld
+    ) -> None:
+        """Others that offer it judge it themselves."""
+        bad, good = world.join("a", cpus=2)
+        number, table = world.plan("a"), world.table()
+        for _ in range(2):  # repeated after a lost answer
+            table.set_in_use("a", bad, False, "device lost")
+        assert table.free_slots("a") == [good] and table.acquire("a", number, [bad]) is None
+        assert table.renew("a", []).offers == 1
+        assert table.roster().lent == {"a": 1}
+        for _ in range(2):
+            table.set_in_use("a", bad, True, "device lost")
+        assert sorted(table.free_slots("a")) == sorted([bad, good])
+        last = table.events(kinds=["device"])[-1]
+        assert (last.worker, last.slot) == ("a", bad)
+        assert last.detail == {
+            "host": "host", "device": "cpu:0", "in_use": True, "reason": "device lost",
+        }  # fmt: skip
+        table.leave("a")
+        table.set_in_use("a", bad, True, "")
+        assert not any(slot.offered_by for slot in table.slots())
+
     def test_a_drained_host_is_drained_of_every_study_of_the_pool(
         self, world: AllocationWorld
     ) -> None:

@@ -1,0 +1,171 @@
+"""Which slots fail: a GPU that is lost fails every trial that starts on it, and only there.
+
+A slot is at fault if trials fail on it at their start while others train elsewhere. Then it is
+out of use for a while, and the trial goes back to its checkpoint. If every slot fails, the
+objective is at fault; if a trial fails on a second slot, the trial is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from optuna_deadline.allocation.records import SegmentRow
+from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.values.deadlines import format_duration
+from optuna_deadline.worker.segment import Gang, SegmentOutcome
+
+_logger = logging.getLogger("optuna_deadline")
+
+#: Seconds until a slot is tried again: at first, doubled each time, and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 60.0, 1800.0
+#: Seconds for which a step elsewhere shows that the objective works.
+_RECENT = 60.0
+#: The end reason of segments for which their slot is at fault.
+AT_FAULT = "slot"
+#: Messages of CUDA, ROCm and torch about a device, whatever runs on it.
+_DEVICE = (
+    "device lost", "GPU is lost", "fallen off the bus", "unspecified launch failure",
+    "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error",
+    "CUDA unknown error", "CUDA error: unknown error", "no CUDA-capable device",
+    "busy or unavailable", "invalid device ordinal", "driver initialization failed",
+    "system not yet initialized", "No CUDA GPUs are available", "No HIP GPUs are available",
+    "Found no NVIDIA driver",
+)  # fmt: skip
+#: The same if nothing was trained yet: later, the trial may be the reason.
+_AT_START = (
+    "CUDA out of memory", "HIP out of memory", "CUDA error: out of memory", "NCCL error",
+    "ncclSystemError", "ncclInternalError", "ncclUnhandledCudaError", "ncclInvalidUsage",
+)  # fmt: skip
+
+
+@dataclass
+class _SlotRecord:
+    """What is known of one slot."""
+
+    device: str
+    failed: set[int] = field(default_factory=set)  # trials, at their start, since the last step
+    pause: float = FIRST_PAUSE
+    back_at: float | None = None  # when it is tried again
+    why: str = ""
+    withdrawn: bool = False  # as the table has it
+
+
+class SlotHealth:
+    """Judges the slots of one worker; takes those that fail out of use, and tries them again.
+
+    Args:
+        table: The allocation table.
+        worker_id: The worker.
+        size: The number of its slots.
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        table: AllocationTable,
+        worker_id: str,
+        size: int,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._table = table
+        self._worker_id = worker_id
+        self._clock = clock or time.monotonic
+        self._size = size
+        self._slots: dict[int, _SlotRecord] = {}
+        self._worked: dict[int, tuple[int, int]] = {}  # by slot, the last segment that trained
+        self._blamed: dict[int, int] = {}  # by trial, the slot that was blamed for its failure
+
+    @property
+    def withdrawn(self) -> int:
+        """The slots that this worker has and does not offer."""
+        return sum(record.withdrawn for record in self._slots.values())
+
+    def judge(self, gang: Gang, verdict: SegmentOutcome) -> SegmentOutcome:
+        """The outcome of a segment that has ended: another one if its slot is at fault.
+
+        Args:
+            gang: The segment.
+            verdict: Its outcome otherwise.
+        """
+        line = gang.error_line
+        sudden = any(sign in line for sign in _DEVICE)
+        if gang.stepped and not sudden:
+            for slot, _ in gang.grant.slots:
+                self._slots.pop(slot, None)  # it works
+                self._worked[slot] = gang.number, gang.grant.fence
+            self._blamed.pop(gang.number, None)
+            return verdict
+        failed = verdict.state == "failed" or verdict.end_reason in ("died", "limit")
+        place = gang.failed_place
+        sudden = sudden or any(sign in line for sign in _AT_START)
+        if not failed or place is None or gang.lost or (gang.size > 1 and not sudden):
+            return verdict
+        slot, device = gang.grant.slots[place][0], gang.grant.devices[place]
+        record = self._slots.setdefault(slot, _SlotRecord(device))
+        known, before = self._table.segments(), bool(record.failed)
+        record.failed.add(gang.number)
+        mine = [row for row in known if row.number == gang.number and row.fence < gang.grant.fence]
+        if self._fails_elsewhere(gang.number, slot, mine):
+            record.failed.discard(gang.number)
+            return verdict
+        if not self._others_train(known, gang, slot):
+            return verdict
+        if not (sudden or before or any(row.stepped for row in mine)):
+            return verdict
+        self._blamed[gang.number] = slot
+        what = line or verdict.log_message.partition(";")[0]
+        words = f"it fails on {device} ({what}), while others train elsewhere"
+        if sudden or before:
+            record.back_at, record.why = self._clock() + record.pause, what
+            words = f"{words}: {device} is out of use for {format_duration(record.pause)}"
+            record.pause = min(2 * record.pause, LONGEST_PAUSE)
+        return SegmentOutcome(
+            "paused", AT_FAULT, failures=gang.failures, log_message=f"{words}, and it resumes"
+        )
+
+    def _fails_elsewhere(self, number: int, slot: int, mine: Sequence[SegmentRow]) -> bool:
+        """Whether another slot was blamed for the trial before; that one is tried again now."""
+        blamed = self._blamed.get(number)
+        if blamed == slot or not any(row.outcome == AT_FAULT for row in mine):
+            return False
+        self._blamed.pop(number, None)
+        if blamed is not None and (record := self._slots.get(blamed)) is not None:
+            record.failed.discard(number)
+            record.back_at, record.pause = self._clock(), FIRST_PAUSE
+        return True
+
+    def _others_train(self, rows: Sequence[SegmentRow], gang: Gang, slot: int) -> bool:
+        """Whether other trials train elsewhere, or did a moment ago on slots that do not fail."""
+        ended = {row[:2]: (row.granted, row.ended) for row in rows}
+        began, _ = ended.get((gang.number, gang.grant.fence), (None, None))
+        if began is None:
+            return False
+        others = [row for row in rows if row.stepped and row.number != gang.number]
+        if any(row.ended is None for row in others):
+            return True
+        # What trained on this slot ended before, with the last of it.
+        _, here = ended.get(self._worked.get(slot, (-1, -1)), (None, None))
+        since = max(began - _RECENT, began - _RECENT if here is None else here)
+        all_fail = sum(bool(record.failed) for record in self._slots.values()) >= self._size
+        return not all_fail and any(row.ended > since for row in others if row.ended is not None)
+
+    def reconcile(self) -> None:
+        """Write to the table which slots are out of use; repeated after a database error."""
+        now = self._clock()
+        for slot, record in self._slots.items():
+            out = record.back_at is not None and now < record.back_at
+            if out == record.withdrawn:
+                continue
+            self._table.set_in_use(self._worker_id, slot, not out, record.why)
+            record.withdrawn = out
+            if not out:
+                record.back_at = None
+                _logger.warning("%s is tried again.", record.device)
+
+    def note_registration(self) -> None:
+        """The worker has offered all of its slots again."""
+        for record in self._slots.values():
+            record.withdrawn = False
