@@ -72,8 +72,12 @@ class CheckpointSaver:
             self.wait()
         else:
             # A daemon: a trial that stops at its deadline must not wait for a slow disk.
-            self._thread = threading.Thread(target=write, name="saver", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=write, name="saver", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system starts no more threads
+                return write()
+            self._thread = thread
 
     def wait(self) -> None:
         """Wait for the current checkpoint; raises like :meth:`check`."""

@@ -62,9 +62,14 @@ def _write(
         write(temporary)
         crashpoint("checkpoint.written")
         with open(temporary, "rb+") as file, ThreadPoolExecutor(1) as thread:
-            syncing = thread.submit(os.fsync, file.fileno())
-            found = while_syncing(temporary)
-            syncing.result()
+            try:
+                syncing = thread.submit(os.fsync, file.fileno())
+            except RuntimeError:  # the system starts no more threads
+                os.fsync(file.fileno())
+                found = while_syncing(temporary)
+            else:
+                found = while_syncing(temporary)
+                syncing.result()
         crashpoint("checkpoint.synced")
         os.replace(temporary, path)
         crashpoint("checkpoint.renamed")

@@ -63,7 +63,8 @@ class DashboardAttributes:
 
         Args:
             figures: The JSON of figures by id.
-            notes: Markdown by the trial's id; None for the study's note.
+            notes: Markdown by the trial's id; None for the study's note. An empty one is deleted,
+                except a user's text.
             user: User attributes by the trial's id.
         """
         with self._engine.begin() as connection:
@@ -84,6 +85,15 @@ class DashboardAttributes:
                 )
                 connection.execute(sa.insert(_user), rows)
 
+    def noted(self) -> set[int]:
+        """The ids of trials that have a note, ours or a user's."""
+        whose = sa.select(_system.c.key).where(
+            _system.c.study_id == self._study_id, _system.c.key.like("dashboard:%:note_ver")
+        )
+        with self._engine.begin() as connection:
+            begin_bounded(connection)
+            return {int(key.split(":")[1]) for key in connection.execute(whose).scalars()}
+
     def _note(self, connection: sa.Connection, whose: str, ours: str) -> None:
         version = _VERSION.format(whose)
         found = connection.execute(
@@ -92,9 +102,16 @@ class DashboardAttributes:
             .with_for_update()
         ).scalar()
         before = self._text(connection, _NOTE.format(whose))
-        theirs = before.partition(OURS)[0].rstrip()
-        after = f"{theirs}\n\n{OURS}\n\n{ours}" if theirs else f"{OURS}\n\n{ours}"
+        theirs, mark, _ = before.partition(OURS)
+        if not ours:
+            after = theirs.rstrip() if mark else before
+        else:
+            after = f"{theirs.rstrip()}\n\n{OURS}\n\n{ours}".lstrip()
         if after == before:
+            return
+        if not after:
+            for one in (_NOTE.format(whose), version):
+                connection.execute(sa.delete(_system).where(*self._pieces(one)))
             return
         self._put(connection, _NOTE.format(whose), after)
         self._replace(connection, [version], {version: json.loads(found or "0") + 1})

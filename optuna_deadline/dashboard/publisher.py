@@ -44,6 +44,8 @@ _CALM = 5.0  # seconds before the deadline in which no update starts
 MOST_BYTES = 20_000  #: of a figure: Optuna reads all figures with the study's attributes
 _TRIALS = (64, 32, 16, 8, 4, 2, 1)
 _AT_ONCE = 100  # trials whose columns one transaction writes
+NOTES = 64  #: the most trials with a note
+_FINAL = 60.0  # seconds after its end from which nothing is added to a trial any more
 
 
 class Publisher:
@@ -134,7 +136,7 @@ class Publisher:
                 {}, {i: notes[i] for i in some if i in notes},
                 {i: user[i] for i in some if i in user},
             )  # fmt: skip
-        self._notes |= notes
+        self._notes = {i: note for i, note in (self._notes | notes).items() if note}
         self._columns |= user
         self._passes += 1
 
@@ -146,19 +148,41 @@ class Publisher:
         segments: dict[int, list[SegmentRow]] = defaultdict(list)
         for row in history.segments:
             segments[row.number].append(row)
-        notes: dict[int, str] = {}
+        chosen = _worth_a_note(history, shown)
+        if not self._passes:  # another process may have written others
+            self._notes = dict.fromkeys(self._attributes.noted(), "?")
+        kept = {ids[number] for number in chosen & ids.keys()}
+        notes = dict.fromkeys(self._notes.keys() - kept, "")
         user: dict[int, dict[str, object]] = {}
         for life in shown:
             trial_id = ids.get(life.number)
             if trial_id is None:
                 continue
-            note = trial_note(history, life)
-            if self._notes.get(trial_id) != note:
+            note = trial_note(history, life) if trial_id in kept else None
+            if note is not None and self._notes.get(trial_id) != note:
                 notes[trial_id] = note
+            final = life.ended is not None and life.ended < history.now - _FINAL
+            if final and trial_id in self._columns:
+                continue
             found = columns(history, life, segments[life.number])
             if self._columns.get(trial_id) != found:
                 user[trial_id] = found
         return notes, user
+
+
+def _worth_a_note(history: History, shown: list[TrialTimeline]) -> set[int]:
+    """The trials at which a reader will look: the best one, those that train, the newest changes.
+
+    optuna-dashboard reads all notes for each page, in a time that grows with their square.
+    """
+    best = {one.number for one in history.improvements[-1:]}
+
+    def key(life: TrialTimeline) -> tuple[bool, bool, float]:
+        last = life.segments[-1] if life.segments else None
+        changed = life.opened if last is None else last.start if last.end is None else last.end
+        return life.number in best, life.slots > 0, max(changed, life.ended or 0.0)
+
+    return {life.number for life in sorted(shown, key=key, reverse=True)[:NOTES]}
 
 
 def make_publisher(

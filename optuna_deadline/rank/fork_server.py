@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe, connection, reduction
@@ -40,6 +41,8 @@ _DEATH_SIGNAL, _NO_SIGNAL = signal.SIGKILL, 0
 #: For glibc. By default a new process returns the memory of each training step to the kernel and
 #: gets it back page by page in the next step, which makes its first epoch up to a third slower.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 512 << 20}
+#: Seconds between two tries to fork what the system did not allow.
+_RETRY_SECONDS = 0.5
 _PROGRAM = "import sys; from optuna_deadline.rank.fork_server import main; main(int(sys.argv[1]))"
 
 
@@ -221,10 +224,12 @@ def _serve(control: Control, objective: Objective) -> None:
         return fork(die_with_the_server)
 
     children: dict[int, object] = {}
+    waiting: deque[tuple[object, int, RankSpec]] = deque()  # for the system to allow a process
     shown = SharedTexts()
     late = LateImports(fork_probe)
     while True:
-        ready = connection.wait([control, woken], timeout=0.0 if late.pending else 1.0)
+        pause = _RETRY_SECONDS if waiting else 0.0 if late.pending else 1.0
+        ready = connection.wait([control, woken], pause)
         if control in ready:
             try:
                 _, key, spec = control.recv()
@@ -232,16 +237,27 @@ def _serve(control: Control, objective: Objective) -> None:
             except (EOFError, OSError):
                 return  # the worker is gone; the ranks notice it themselves
 
+            waiting.append((key, handle, spec))
+        elif late.pending and not waiting:
+            with suppress(OSError):  # as below
+                late.import_next()
+        while waiting:
+            key, handle, spec = waiting[0]
+
             def run(handle: int = handle, spec: RankSpec = spec) -> None:
                 warn_once(shown)
                 run_rank(channel_from(handle), spec, objective, ImportLog(late.descriptor))
 
-            pid = fork(run)
+            try:
+                pid = fork(run)
+            except OSError:  # the user's limit of processes, or too little memory
+                for key, _, _ in waiting:
+                    control.send(("waits", key, 0))
+                break
+            waiting.popleft()
             os.close(handle)
             children[pid] = key
             control.send(("forked", key, pid))
-        elif late.pending:
-            late.import_next()
         with suppress(BlockingIOError):
             os.read(woken, 4096)
         for pid in list(children):

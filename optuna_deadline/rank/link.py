@@ -26,6 +26,7 @@ _OF_THIS_HOST = frozenset({"trust", "pass on", "unpark"})
 _END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the end message to reach another host
 
 _PARKED_POLL_SECONDS = 0.1  # seconds between two checks for a signal
+_RETRY_SECONDS = 0.5  # seconds between two tries to start a thread
 _HEARTBEAT_SECONDS = 5.0  # seconds between two messages of a parked rank
 
 
@@ -82,9 +83,14 @@ class Link:
             self.notify(what, **facts)
 
     def _start_reader(self, raw: Channel) -> None:
-        threading.Thread(
-            target=self._read, args=(raw,), name="optuna-deadline-link", daemon=True
-        ).start()
+        while True:
+            reader = threading.Thread(
+                target=self._read, args=(raw,), name="optuna-deadline-link", daemon=True
+            )
+            try:
+                return reader.start()
+            except RuntimeError:  # the system starts no more threads; the worker ends the wait
+                time.sleep(_RETRY_SECONDS)
 
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Let the worker call a method, and wait for the result or its error."""

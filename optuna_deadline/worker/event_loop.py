@@ -49,6 +49,7 @@ class EventLoop:
         self._worker_id = worker_id
         self.fork_server = fork_server or ForkServer(source, threads, worker_id)
         self._failed_starts = 0
+        self._at_limit = False  # the system starts no more processes
         self._wake_pipe = WakePipe()
 
     def wake(self) -> None:
@@ -92,15 +93,28 @@ class EventLoop:
                 return
             _logger.warning("The fork server does not respond; it is killed.")
         self.fork_server.poll_ready()  # its last message may give the reason
-        self._failed_starts = 0 if self.fork_server.ready else self._failed_starts + 1
-        if self._failed_starts >= _MAX_FAILED_STARTS:
+        failed_starts = 0 if self.fork_server.ready else self._failed_starts + 1
+        if failed_starts >= _MAX_FAILED_STARTS:
             raise DeadlineError("The process that loads the objective dies while loading it.")
+        try:
+            new = ForkServer(self._source, self._threads, self._worker_id)
+        except OSError:
+            return self._note_limit()  # the next round tries again
+        self._failed_starts = failed_starts
         _logger.warning("The fork server died; a new one starts.")
         self.fork_server.close()
         for gang in gangs():
             for rank in gang.ranks:
                 rank.orphaned = True
-        self.fork_server = ForkServer(self._source, self._threads, self._worker_id)
+        self.fork_server = new
+
+    def _note_limit(self) -> None:
+        if not self._at_limit:
+            self._at_limit = True
+            _logger.warning(
+                "The system starts no more processes for this user (ulimit -u, or memory): what "
+                "has to start waits, and is tried again."
+            )
 
     def close(self) -> None:
         """Close the fork server; its ranks end because their pipes close."""
@@ -117,7 +131,12 @@ class EventLoop:
                 if found is None:
                     continue
                 gang, rank = found
-                if kind == "forked":
+                if kind == "waits":
+                    self._note_limit()
+                    if not (gang.lost or gang.directive.leave):  # then it waits for none
+                        rank.requested_at = time.monotonic()
+                elif kind == "forked":
+                    self._at_limit = False
                     rank.pid = number
                     self._watchdog.guard(number)
                     if gang.lost:

@@ -25,6 +25,8 @@ MAX_DEATHS = 3
 #: Messages of Python, CUDA and torch for missing memory, which may be free at the next try:
 #: these count as deaths and not as errors of the objective.
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "can't allocate memory", "out of memory")
+#: The same for the user's limit of processes and threads.
+_AT_LIMIT = ("can't start new thread", "[Errno 11] Resource temporarily unavailable")
 
 
 _UNUSED = (
@@ -127,6 +129,8 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
             return SegmentOutcome("paused", "port", failures=gang.failures)
         if any(sign in line for sign in OUT_OF_MEMORY):
             return _outcome_of_death(gang, f"out of memory: {line}")
+        if any(sign in line for sign in _AT_LIMIT):
+            return _outcome_of_death(gang, f"no more processes or threads: {line}")
         return SegmentOutcome(
             "failed", "error", log_message=Lines(f"the objective raised {line}\n{trace}")
         )

@@ -47,7 +47,8 @@ class Watchdog:
         """Restart it if it has died; returns False in that case."""
         if self._process.poll() is None:
             return True
-        self._process = self._start()
+        with suppress(OSError):  # no more processes for now: the next check tries again
+            self._process = self._start()
         return False
 
     def close(self) -> None:

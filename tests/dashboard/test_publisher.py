@@ -145,6 +145,41 @@ def test_a_users_note_stays_and_its_version_rises(scene: Scene) -> None:
     assert optuna_dashboard.get_note(scene.study).startswith("All mine.\n\n" + OURS)
 
 
+def test_only_trials_that_a_reader_looks_at_have_notes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best one, those that train, the newest; a user's own text stays."""
+    monkeypatch.setattr(publishing, "NOTES", 3)
+    trials = [optuna.trial.Trial(scene.study, row._trial_id) for row in scene.study.trials]
+    assert scene.table.release("me", scene.grants[0], "paused", ended="pause")
+    for number in range(2, 6):
+        trials.append(scene.study.ask())
+        scene.table.open_trial("me", scene.term, number, trials[-1]._trial_id)
+    optuna_dashboard.save_note(trials[0], "mine")
+
+    def noted() -> list[int]:
+        return [n for n, one in enumerate(trials) if OURS in optuna_dashboard.get_note(one)]
+
+    scene.publisher.publish()
+    assert len(noted()) == 3 and 1 in noted(), "the best one, which trains as well"
+    before = noted()
+    scene.table.retire("me", scene.term, {0: "others were better", 2: "likewise"})
+    heir = make_publisher(
+        scene.table.database, scene.study, scene.table, agree(scene.study, None, None, {}),
+        lambda: True,
+    )  # fmt: skip
+    assert heir is not None
+    heir.publish()
+    assert sorted(noted()) == [0, 1, 2] != before
+    heir.publish()
+    scene.table.retire("me", scene.term, {3: "likewise", 4: "likewise"})
+    heir.publish()
+    assert noted() == [1, 3, 4]
+    assert [optuna_dashboard.get_note(one) for one in trials[:1]] == ["mine"]
+    keys = [key for key in scene.attributes if "note" in key]
+    assert len(keys) == 2 * (1 + 3 + 1), "of the study, of three trials, and the user's"
+
+
 def test_only_what_changed_is_written_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.publisher.publish()
     said: list[tuple[object, ...]] = []

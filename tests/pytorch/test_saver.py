@@ -75,6 +75,19 @@ def test_what_is_written_is_of_the_step_it_was_taken_at(tmp_path: Path) -> None:
     assert torch.equal(found["many"]["nested"][0], torch.zeros(2))
 
 
+def test_without_a_thread_it_writes_before_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    saver = CheckpointSaver(SlowDisk(tmp_path))
+    save(saver, 1, weights=torch.zeros(4))
+    assert not saver.busy and (tmp_path / "1.ckpt").exists()
+    saver.wait()
+
+
 @pytest.mark.parametrize("how", ["a path", "a stream", "before 1.6"])
 def test_the_line_that_loads_a_checkpoint_is_torchs_where_torch_wrote_it(
     tmp_path: Path, how: str
