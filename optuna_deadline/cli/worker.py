@@ -53,6 +53,7 @@ from optuna_deadline.cli.create import WhichWay, make, price_given
 from optuna_deadline.cli.databases import load_study
 from optuna_deadline.cli.logs import Log, choose, logged
 from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, preload, prepare
+from optuna_deadline.elastic.lifecycle import when_answering
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import slot_usage
@@ -96,7 +97,9 @@ def worker(
         str | None,
         typer.Option(help="When this worker must have exited: 55m from now, or a time."),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for slots that are in use.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for slots in use or for the database.")
+    ] = 0.0,
     preemption_notice: Annotated[
         str | None,
         typer.Option(help="Command or URL that announces the preemption of this host."),
@@ -110,15 +113,17 @@ def worker(
         weight=weight, divider=divider, patience=patience, park=park,
         until=until, checkpoints=checkpoints,
     )  # fmt: skip
-    found = load_study(study, storage)
-    terms = agree(found, None, None, {})
-    elastic = ElasticWorker(
-        found, source, terms, offer=offer, pool=pool, weight=weight, divider=divider,
-        checkpoints=checkpoints, patience=patience, park=park, publish=publish,
-        across_hosts=across_hosts, host_type=host_type, until=until, wait=wait,
-        preemption_notice=preemption_notice,
-    )  # fmt: skip
-    work(elastic, log)
+
+    def start() -> ElasticWorker:
+        found = load_study(study, storage)
+        return ElasticWorker(
+            found, source, agree(found, None, None, {}), offer=offer, pool=pool, weight=weight,
+            divider=divider, checkpoints=checkpoints, patience=patience, park=park,
+            publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
+            wait=wait, preemption_notice=preemption_notice,
+        )  # fmt: skip
+
+    work(when_answering(start, wait), log)
 
 
 def work(elastic: ElasticWorker, log: Log) -> Result:

@@ -6,8 +6,9 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import SlotTaken
@@ -17,6 +18,8 @@ from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     RETRY_SECONDS,
     describe_database_error,
+    is_refusal,
+    may_pass,
 )
 from optuna_deadline.worker.devices import host_name
 
@@ -24,6 +27,34 @@ _logger = logging.getLogger("optuna_deadline")
 _EXIT_SECONDS = 5.0  # seconds for the ranks of a killed worker to exit
 _JOIN_SECONDS = 20.0  # seconds for which a worker tries to join
 _SLOT_RETRY_SECONDS = 1.0  # seconds between two tries to get slots that are held
+
+
+T = TypeVar("T")
+
+
+def when_answering(start: Callable[[], T], wait: float = 0.0) -> T:
+    """The result of a function that opens the database, called again while that may help.
+
+    Args:
+        start: Can be called again after a database error.
+        wait: Seconds to wait for a database that does not answer at all. One that is there, and
+            ends or refuses a connection, is waited for as in :func:`join` at least.
+    """
+    began, warned = time.monotonic(), False
+    while True:
+        try:
+            return start()
+        except DATABASE_ERRORS as error:
+            patience = max(wait, _JOIN_SECONDS if may_pass(error) else 0.0)
+            if is_refusal(error) or time.monotonic() >= began + patience:
+                raise
+            if not warned:
+                _logger.warning(
+                    "The database does not serve this worker yet (%s); it waits %.0f s at most.",
+                    describe_database_error(error), patience,
+                )  # fmt: skip
+            warned = True
+            time.sleep(_SLOT_RETRY_SECONDS)
 
 
 def join(agent: Agent, table: AllocationTable, wait: float = 0.0) -> None:

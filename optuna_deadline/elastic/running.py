@@ -16,6 +16,7 @@ from optuna_deadline.elastic.arguments import (
     preload_for_new,
     prepare,
 )
+from optuna_deadline.elastic.lifecycle import when_answering
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
 from optuna_deadline.live.console import SafeConsole
@@ -153,18 +154,18 @@ def run(
     with ExitStack() as failing:
         if server is not None:
             failing.callback(server.close)
-        agreed = agree(
+        agreed = when_answering(lambda: agree(
             study, deadline, policy, parameters,
             extend=extend, table=table, budget=money, max_slots=max_slots,
-        )  # fmt: skip
+        ))  # fmt: skip
         if keep_all:
             keep_all_checkpoints(study)
-        worker = ElasticWorker(
+        worker = when_answering(lambda: ElasticWorker(
             study, source, agreed, offer=offer, pool=pool, weight=weight, divider=divider,
             checkpoints=checkpoints, patience=patience, park=park, table=table, policy=policy,
             publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
             fork_server=server,
-        )  # fmt: skip
+        ))  # fmt: skip
         failing.pop_all()  # from here on the worker stops it
     with _progress(worker) if show_progress else nullcontext():
         result = worker.run()

@@ -41,7 +41,7 @@ from optuna_deadline.elastic.background import (
     watching_preemption,
 )
 from optuna_deadline.elastic.heartbeat import heartbeat_file
-from optuna_deadline.elastic.lifecycle import join, leaving_on_signals
+from optuna_deadline.elastic.lifecycle import join, leaving_on_signals, when_answering
 from optuna_deadline.elastic.result import Result, study_result
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
@@ -174,11 +174,14 @@ class ElasticWorker:
             DeadlineError: The objective cannot be loaded, or its import does not end.
             StudyGone: The study was deleted.
         """
-        if self.table.orders("").settled:
+        settled, overhead = when_answering(
+            lambda: (self.table.orders("").settled, self._overhead()), self._wait
+        )
+        if settled:
             if self._fork_server is not None:
                 self._fork_server.close()
             return self.result()
-        until = WorkerTimeLimit(self._time_limit, self._overhead())
+        until = WorkerTimeLimit(self._time_limit, overhead)
         until.check()
         about = describe_machine(self._offer, self._folder, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))

@@ -50,6 +50,14 @@ _ADVICE = {
     r"starting up|shutting down|recovery mode|not yet accepting": "wait for the server to start",
 }
 
+#: What a server or a pooler that is there says of a connection that the next one may not meet.
+_PASSES = re.compile(
+    r"too many (clients|connections)|connection slots|no more connections|query_wait_timeout"
+    r"|starting up|shutting down|recovery mode|not yet accepting|terminating connection"
+    r"|closed (the connection )?unexpectedly|connection reset|unexpected eof|lock timeout"
+    r"|database is locked"
+)
+
 #: Seconds until the next attempt to reach the database.
 RETRY_SECONDS = 0.2
 
@@ -79,6 +87,11 @@ def advice_for(error: BaseException) -> str | None:
     said = re.sub(r'"[^"]*"', "", str(driver_error(error)).lower())
     found = (advice for words, advice in _ADVICE.items() if re.search(words, said, re.DOTALL))
     return next(found, None)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the database is there, and has only ended or refused this connection."""
+    return _PASSES.search(str(driver_error(error)).lower()) is not None
 
 
 def is_outage(error: BaseException) -> bool:

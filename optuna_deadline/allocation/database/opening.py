@@ -94,7 +94,11 @@ def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> 
     with _lock:
         if key not in _databases:
             engine = create(url, given)
-            create_or_check(engine)
+            try:
+                create_or_check(engine)
+            except BaseException:
+                engine.dispose()
+                raise
             _databases[key] = Database(engine)
         return _databases[key]
 
