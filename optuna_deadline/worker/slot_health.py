@@ -98,7 +98,7 @@ class SlotHealth:
                 self._worked[slot] = gang.number, gang.grant.fence
             self._blamed.pop(gang.number, None)
             return verdict
-        failed = verdict.state == "failed" or verdict.end_reason in ("died", "limit")
+        failed = bool(line) or verdict.state == "failed" or verdict.end_reason == "died"
         place = gang.failed_place
         sudden = sudden or any(sign in line for sign in _AT_START)
         if not failed or place is None or gang.lost or (gang.size > 1 and not sudden):

@@ -97,6 +97,20 @@ def test_if_nothing_trains_elsewhere_the_objective_is_at_fault(
     assert len(_offered(hand)) == 2
 
 
+def test_a_trial_that_leaves_before_its_first_step_says_nothing_of_its_slot(hand: Hand) -> None:
+    good, other = hand.started(), hand.started()
+    _train(hand, good)
+    for end in (("left", "pause"), ("pruned", None), ("result", 0.5)):
+        hand.say(other, "limit", slots=1, reason="test")
+        hand.plan(other, "pause")
+        hand.turn()
+        hand.end(other, *end)
+        hand.turns(2)
+        other = hand.started()
+    assert not any(row.outcome == "slot" for row in hand.table.segments())
+    assert _fail(hand, other, BUG) == ("failed", "error") and len(_offered(hand)) == 2
+
+
 def test_a_trial_that_fails_on_a_second_slot_is_at_fault(hand: Hand) -> None:
     good, bad = hand.started(), hand.started()
     _train(hand, good)
