@@ -7,6 +7,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from itertools import zip_longest
 from operator import itemgetter
 
 from optuna_deadline._printable import printable
@@ -29,6 +30,8 @@ _KINDS = (
     "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
     "device",
 )  # fmt: skip
+#: A shorter time without new trials is not told: with few slots there are many.
+_GATE_SECONDS = 5.0
 _SHOWN = {"retired": "pruned"}
 _STARTS = "starts: "
 #: Reasons of pauses that the rank's message explains better.
@@ -48,6 +51,7 @@ class StudyWatcher:
         self._terms = terms
         self._following = Following(table, _KINDS)
         self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
+        self._gates: list[tuple[int, float, bool]] = []  # id, time, whether it opens
         self._best_reports = BestReports(terms.direction)
         self._curves: dict[int, dict[int, float]] = defaultdict(dict)
         self._slots: dict[int, int] = {}  # by trial, as its last plan has it
@@ -91,7 +95,7 @@ class StudyWatcher:
             slots_of_pool=len(offered),
             shares=self._shares(offered),
             rows=self._shown,
-            decisions=tuple(decision for _, decision in self._decisions),
+            decisions=self._shown_decisions(now),
             pauses=ended["pause"] + ended["park"],
             resumes=max(0, self._segments.restarts - ended["resize"]),
             resizes=ended["resize"],
@@ -169,11 +173,9 @@ class StudyWatcher:
             if not (words := self._plan_words(event)):
                 return
         elif event.kind == "gate":
-            words = (
-                "new trials start again"
-                if event.detail["open"]
-                else "no new trial starts for now: none could catch up"
-            )
+            insort(self._gates, (event.id, event.at, bool(event.detail["open"])))
+            del self._gates[: -4 * _DECISIONS]
+            return
         elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
             words = f"the pool goes from {event.detail['before']} to {event.detail['slots']} slots"
         elif event.kind == "failed":
@@ -188,6 +190,19 @@ class StudyWatcher:
         insort(self._decisions, said, key=itemgetter(0))
         del self._decisions[:-_DECISIONS]
 
+    def _shown_decisions(self, now: float) -> tuple[Decision, ...]:
+        """The newest decisions; the gate's only if it stayed closed for a while."""
+        found, began = list(self._decisions), self._terms.started
+        for (closed, at, is_open), then in zip_longest(self._gates, self._gates[1:]):
+            until = now if then is None else then[1]
+            if is_open or until - at < _GATE_SECONDS:
+                continue
+            words = "no new trial starts for now: none could catch up"
+            found.append((closed, Decision(at - began, words)))
+            if then is not None:
+                found.append((then[0], Decision(until - began, "new trials start again")))
+        return tuple(one for _, one in sorted(found, key=itemgetter(0))[-_DECISIONS:])
+
     def _plan_words(self, event: Event) -> str:
         """The numbers in a trial's plan; empty if only the reason has changed."""
         number, detail = int(event.number or 0), event.detail
@@ -198,6 +213,9 @@ class StudyWatcher:
         step = max(self._curves.get(number, ()), default=None)
         at = "" if step is None else f" at step {step}"
         if not runs:
+            planned = self._following.trials.get(number)
+            if planned is not None and not planned.alive:
+                return ""  # only its end is worth a line
             why = self._rank_words(number) if reason in _BY_RANK else ""
             return f"trial {number} pauses{at}: {why or reason}"
         if slots == before:

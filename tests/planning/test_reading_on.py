@@ -110,3 +110,29 @@ def test_a_trial_that_begins_and_ends_between_two_readings_is_seen() -> None:
     assert [row.number for row in following.read(0.0).trials] == [0, 1, 3]
     assert list(following.trials.values()) == table.trials()
     assert list(following.unreported) == [0, 2]
+
+
+def test_a_short_time_without_new_trials_and_the_pause_of_an_ended_trial_are_not_told() -> None:
+    clock = [0.0]
+    table, term = _with_trials(range(2), clock)
+    watcher = StudyWatcher(table, TERMS)
+
+    def said() -> list[str]:
+        return [decision.words for decision in watcher.view().decisions]
+
+    for seconds in (1.0, 0.5, 2.0, 0.5):
+        clock[0] += seconds
+        table.set_gate("w", term, seconds < 1.0)
+        assert said() == []
+    clock[0] += 1.0
+    table.set_gate("w", term, False)
+    clock[0] += 6.0
+    [closed] = said()
+    assert closed.startswith("no new trial starts for now")
+    table.set_gate("w", term, True)
+    assert said() == [closed, "new trials start again"]
+    table.write_plan(
+        "w", term, [Assignment(n, "pause", None, 0, "others go first") for n in (0, 1)]
+    )
+    table.retire("w", term, {0: "is over"})
+    assert said()[2:] == ["trial 1 pauses: others go first"]
