@@ -43,6 +43,7 @@ class Following:
         self._reports = Tail(table.reports)
         self._events = Tail(lambda after: table.events(after, kinds)) if kinds else None
         self._last_look = 0.0
+        self._news = News([], [], [], [])  # of a reading that a database error has cut off
         self._all = True  # the next reading reads every trial
 
     def read_all(self) -> None:
@@ -55,12 +56,17 @@ class Following:
         Args:
             now: The database's time, read before.
         """
+        news = self._news
         # A trial is read before its reports, so that those of an ended one are complete.
-        trials = self._new_trials()
-        reports = self._reports.read(now)
-        segments = self._new_segments(self._last_look - LATE_SECONDS)
+        news.trials.extend(self._new_trials())
+        for reports in self._reports.pages(now):
+            news.reports.extend(reports)
+        news.segments.extend(self._new_segments(self._last_look - LATE_SECONDS))
         self._last_look = now
-        return News(trials, reports, segments, self._events.read(now) if self._events else [])
+        for events in self._events.pages(now) if self._events else ():
+            news.events.extend(events)
+        self._news = News([], [], [], [])
+        return news
 
     def _new_trials(self) -> list[PlannedTrial]:
         known, newest = self.trials, next(reversed(self.trials), -1)

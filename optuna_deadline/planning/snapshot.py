@@ -141,6 +141,7 @@ class SnapshotReader:
         self._throughputs = Throughputs()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
+        self._stale = set[int]()  # trials whose views are older than what was read
         self._places: dict[int, int] = {}
         self._live_trials = 0
         self._views: list[TrialView] = []
@@ -164,15 +165,15 @@ class SnapshotReader:
         ended = [planned for planned in planned_rows.values() if not planned.alive]
         self.best_reports.take(news.reports)
         first = self._reports.first
-        stale = self._reports.take(news.reports)
+        self._stale |= self._reports.take(news.reports)
         if self._reports.first != first:
-            stale |= self._following.trials.keys()
-        stale |= self._take_segments(news.segments) | {planned.number for planned in news.trials}
+            self._stale |= self._following.trials.keys()
+        self._stale |= self._take_segments(news.segments)
+        self._take_trials(news.trials)
         roster = table.roster()
         capacities = roster.lent
         reap_from = math.inf if roster.lease is None else roster.lease + table.grace
-        self._take_trials(news.trials)
-        seen = self._update_views(stale)
+        seen = self._update_views()
         crossing = self._rendezvous_history.allowed_groups(roster.workers, now)
         snapshot = Snapshot(
             now=now,
@@ -235,6 +236,7 @@ class SnapshotReader:
         if not rows:
             return
         for planned in rows:
+            self._stale.add(planned.number)
             self.limits.take_trial(planned)
         self._rendezvous_history.take_trials(rows)
         self._requests = tuple(
@@ -243,11 +245,12 @@ class SnapshotReader:
             if (planned.held is not None or planned.pinned is not None) and planned.alive
         )
 
-    def _update_views(self, stale: set[int]) -> tuple[TrialView, ...]:
+    def _update_views(self) -> tuple[TrialView, ...]:
         """The trials as a policy sees them; unchanged trials keep their objects."""
-        if stale:
-            for number in sorted(stale & self._following.trials.keys()):
+        if self._stale:
+            for number in sorted(self._stale & self._following.trials.keys()):
                 self._update_view(number)
+            self._stale.clear()
             self._seen = tuple(self._views)
         return self._seen
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.following import Following
@@ -97,6 +99,40 @@ def test_a_second_reading_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch
     assert [row.step for row in news.reports] == [1]
     assert news.trials == [] and news.events == []
     assert sum(counts) <= 5, "one live trial, its segment, its report, what may still be late"
+
+
+@pytest.mark.parametrize("read", ["reports", "segments", "events", "roster"])
+def test_what_was_read_before_a_database_error_is_not_lost(
+    read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, term = _with_trials(range(2), [0.0])
+    answer, cut = getattr(table, read), [False]
+
+    def asked(*args: Any) -> Any:
+        if cut[0]:
+            raise sa.exc.OperationalError("", {}, Exception("cut"))
+        return answer(*args)
+
+    monkeypatch.setattr(table, read, asked)
+    following, snapshot = Following(table, ("open",)), SnapshotReader(table, "maximize", 0.0)
+    table.write_plan("w", term, [Assignment(0, "run", "w", 1, "its turn")])
+    grant = table.acquire("w", 0, [table.slots()[0].id])
+    assert grant is not None
+    snapshot.read(99.0)
+    table.add_reports("w", grant, [NewReport(1, 0.5, 1.0)])
+    table.retire("w", term, {1: "is over"})
+    cut[0] = True
+    for reading in (lambda: following.read(0.0), lambda: snapshot.read(99.0)):
+        with suppress(sa.exc.OperationalError):
+            reading()
+    cut[0] = False
+    if read != "roster":
+        news = following.read(0.0)
+        assert [row.number for row in news.trials] == [0, 1]
+        assert [row.step for row in news.reports] == [1]
+        assert len(news.segments) == 1 and len(news.events) == 2
+    seen = snapshot.read(99.0).snapshot.trials
+    assert [(view.state, len(view.reports)) for view in seen] == [("running", 1), ("retired", 0)]
 
 
 def test_a_trial_that_begins_and_ends_between_two_readings_is_seen() -> None:
