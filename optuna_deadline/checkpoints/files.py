@@ -14,6 +14,7 @@ import os
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,13 +64,11 @@ def _write(
         crashpoint("checkpoint.written")
         with open(temporary, "rb+") as file, ThreadPoolExecutor(1) as thread:
             try:
-                syncing = thread.submit(os.fsync, file.fileno())
+                sync = thread.submit(os.fsync, file.fileno()).result
             except RuntimeError:  # the system starts no more threads
-                os.fsync(file.fileno())
-                found = while_syncing(temporary)
-            else:
-                found = while_syncing(temporary)
-                syncing.result()
+                sync = partial(os.fsync, file.fileno())
+            found = while_syncing(temporary)
+            sync()
         crashpoint("checkpoint.synced")
         os.replace(temporary, path)
         crashpoint("checkpoint.renamed")

@@ -103,10 +103,9 @@ class DashboardAttributes:
         ).scalar()
         before = self._text(connection, _NOTE.format(whose))
         theirs, mark, _ = before.partition(OURS)
-        if not ours:
-            after = theirs.rstrip() if mark else before
-        else:
-            after = f"{theirs.rstrip()}\n\n{OURS}\n\n{ours}".lstrip()
+        after = theirs.rstrip() if ours or mark else before
+        if ours:
+            after = f"{after}\n\n{OURS}\n\n{ours}" if after else f"{OURS}\n\n{ours}"
         if after == before:
             return
         if not after:

@@ -398,10 +398,10 @@ class Gang:
     def failed_place(self) -> int | None:
         """The place of the failed rank's slot in the grant; None if it is unknown, or remote."""
         cause = self._first_error()
-        if cause is None and self.size == 1:
-            return 0
-        known = cause is not None and not cause.remote and cause.index < len(self.grant.slots)
-        return cause.index if known and cause is not None else None
+        if cause is None:
+            return 0 if self.size == 1 else None
+        here = not cause.remote and cause.index < len(self.grant.slots)
+        return cause.index if here else None
 
 
 #: Messages of gloo and NCCL for a missing rank.

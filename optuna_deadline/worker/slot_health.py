@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optuna_deadline.allocation.records import SegmentRow
@@ -60,19 +60,11 @@ class SlotHealth:
         table: The allocation table.
         worker_id: The worker.
         size: The number of its slots.
-        clock: A monotonic clock, in seconds.
     """
 
-    def __init__(
-        self,
-        table: AllocationTable,
-        worker_id: str,
-        size: int,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, table: AllocationTable, worker_id: str, size: int) -> None:
         self._table = table
         self._worker_id = worker_id
-        self._clock = clock or time.monotonic
         self._size = size
         self._slots: dict[int, _SlotRecord] = {}
         self._worked: dict[int, tuple[int, int]] = {}  # by slot, the last segment that trained
@@ -119,7 +111,7 @@ class SlotHealth:
         what = line or verdict.log_message.partition(";")[0]
         words = f"it fails on {device} ({what}), while others train elsewhere"
         if sudden or before:
-            record.back_at, record.why = self._clock() + record.pause, what
+            record.back_at, record.why = time.monotonic() + record.pause, what
             words = f"{words}: {device} is out of use for {format_duration(record.pause)}"
             record.pause = min(2 * record.pause, LONGEST_PAUSE)
         return SegmentOutcome(
@@ -134,7 +126,7 @@ class SlotHealth:
         self._blamed.pop(number, None)
         if blamed is not None and (record := self._slots.get(blamed)) is not None:
             record.failed.discard(number)
-            record.back_at, record.pause = self._clock(), FIRST_PAUSE
+            record.back_at, record.pause = time.monotonic(), FIRST_PAUSE
         return True
 
     def _others_train(self, rows: Sequence[SegmentRow], gang: Gang, slot: int) -> bool:
@@ -148,13 +140,13 @@ class SlotHealth:
             return True
         # What trained on this slot ended before, with the last of it.
         _, here = ended.get(self._worked.get(slot, (-1, -1)), (None, None))
-        since = max(began - _RECENT, began - _RECENT if here is None else here)
+        since = began - _RECENT if here is None else max(began - _RECENT, here)
         all_fail = sum(bool(record.failed) for record in self._slots.values()) >= self._size
         return not all_fail and any(row.ended > since for row in others if row.ended is not None)
 
     def reconcile(self) -> None:
         """Write to the table which slots are out of use; repeated after a database error."""
-        now = self._clock()
+        now = time.monotonic()
         for slot, record in self._slots.items():
             out = record.back_at is not None and now < record.back_at
             if out == record.withdrawn:

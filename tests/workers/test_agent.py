@@ -754,7 +754,7 @@ def test_a_worker_that_was_stopped_over_its_deadline_asks_the_database_before_it
     hand: Hand,
 ) -> None:
     hand.turn()
-    hand.clock.now = DEADLINE + 40  # a suspended machine: nobody was asked meanwhile
+    hand.clock.now = DEADLINE + 40  # as if the machine was suspended
     hand.agent._discount_sleep()
     hand.agent._enforce_time_limits()
     hand.agent._give_up_on_database()

@@ -67,7 +67,7 @@ def test_a_database_that_is_there_is_tried_again_and_told_once(
 
 
 def test_one_that_does_not_answer_is_waited_for_only_if_asked(clock: Clock) -> None:
-    """A mistyped host is told at once."""
+    """A mistyped host is an error at once."""
     with pytest.raises(sa.exc.OperationalError):
         when_answering(_failing([_error(AWAY)]))
     assert clock.now == 0
