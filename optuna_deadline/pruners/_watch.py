@@ -144,5 +144,8 @@ def _studies_of(pruner: DeadlinePruner) -> Iterator[Study]:
     from optuna_deadline.pruners._wrapped import find_deadline_pruner
 
     for found in gc.get_objects():
-        if issubclass(type(found), Study) and find_deadline_pruner(found.pruner) is pruner:
+        if not issubclass(type(found), Study):
+            continue
+        held = getattr(found, "pruner", None)  # none yet while another thread makes the study
+        if find_deadline_pruner(held) is pruner:
             yield found

@@ -161,6 +161,19 @@ def test_a_trial_of_another_process_is_left_to_that(
     assert warned(caplog) == []
 
 
+def test_a_study_that_another_thread_makes_just_now_stops_no_look(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    unfinished = optuna.Study.__new__(optuna.Study)
+    pruner = DeadlinePruner("10s", clock=clock)
+    study = optuna.create_study(pruner=pruner, sampler=DeadlineSampler())
+    study.ask()
+    clock.advance(12)
+    pruner._watch.look()
+    assert len(warned(caplog)) == 1
+    assert not hasattr(unfinished, "pruner")
+
+
 def test_a_deadline_that_was_moved_is_looked_at_again(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
