@@ -7,6 +7,7 @@ runs one task after another, such as the reading of large files.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -27,6 +28,13 @@ class PeriodicThread(threading.Thread):
         self._woken = threading.Event()
         self._ending = False
         self._error: BaseException | None = None
+        self._pass_began: float | None = None
+
+    @property
+    def busy_seconds(self) -> float:
+        """For how long the current pass has worked; 0.0 between two passes."""
+        began = self._pass_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def wake(self) -> None:
         """Start the next pass now, or right after the current one."""
@@ -49,11 +57,13 @@ class PeriodicThread(threading.Thread):
         """Run the thread until :meth:`stop`, or until a pass fails."""
         while not self._ending:
             self._woken.clear()
+            self._pass_began = time.monotonic()
             try:
                 pause = self._work()
             except BaseException as error:
                 self._error = error
                 return
+            self._pass_began = None
             self._woken.wait(pause)
 
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from optuna.study import Study
 
+from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.opening import open_table
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.storage import library_name, place_of
-from optuna_deadline.errors import DeadlineError, argument
+from optuna_deadline.errors import DeadlineError, DeadlinePassed, argument
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
@@ -46,7 +48,8 @@ def agree(
 ) -> Terms:
     """Fix the study's terms: the given ones, its pruner's, or the stored ones.
 
-    Arguments and parameters that are None take the stored values, or defaults.
+    Arguments and parameters that are None take the stored values, or defaults. A study whose
+    deadline has passed before its trials could be ended is joined, so that they are.
 
     Raises:
         DeadlineConflict: Another value is stored.
@@ -59,12 +62,23 @@ def agree(
     database = open_table(study, table)
     given = Given(policy, parameters, budget, check_max_slots(max_slots))
     if deadline is not None:
-        return study_terms.fix(database, study, deadline, given, extend=extend)
+        try:
+            return study_terms.fix(database, study, deadline, given, extend=extend)
+        except DeadlinePassed:
+            known = study_terms.read(database, study)
+            if known is None or not _is_unended(database, known):
+                raise
+            return known
     pruner = find_deadline_pruner(study.pruner)
     stored = study_terms.read_stored
     found = stored(database, study) if pruner is None else pruner.terms(study, given)
     study_terms.check_given(found, given)
     return found
+
+
+def _is_unended(database: Database, terms: Terms) -> bool:
+    table = AllocationTable(database, terms.name, terms.study_id)
+    return not table.orders("").settled and bool(table.trials())
 
 
 def check(policy: policy_choice.PolicyLike | None, parameters: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ class Result:
     checkpoint_ok: bool  #: whether the file is byte for byte the written one
     deadline: float  #: seconds since the epoch, by the database's clock
     ended: float  #: likewise
-    settled: bool  #: False if the worker was asked to stop before the end
+    settled: bool  #: False if the worker left before the end of the study was stored
     spent: float | None = None  #: None if slots cost nothing
     checkpoint_host: str | None = None  #: the only host that has the file, if not this one
     best_value: float | None = None  #: ``study.best_value``, which optuna-dashboard shows

@@ -63,7 +63,7 @@ from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.values.deadlines import DeadlineLike
-from optuna_deadline.worker.agent import Agent
+from optuna_deadline.worker.agent import END_IS_LATE, Agent
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import Offer, host_name, make_offer
 from optuna_deadline.worker.registration import describe_machine
@@ -252,6 +252,7 @@ class ElasticWorker:
                 def check() -> None:
                     begin()
                     thread.check()
+                    agent.give_up_on_end(thread.busy_seconds)
                     check_notice()
                     beat()
 
@@ -274,8 +275,8 @@ class ElasticWorker:
 
     @property
     def reached_time_limit(self) -> bool:
-        """Whether :meth:`run` returned because this worker's time limit was reached."""
-        return self._agent is not None and self._agent.leaving == TIME_LIMIT_REACHED
+        """Whether :meth:`run` returned because this worker's time was over, not the study's."""
+        return self._agent is not None and self._agent.leaving in (TIME_LIMIT_REACHED, END_IS_LATE)
 
     def _overhead(self) -> Overhead:
         """The seconds that starts and stops have taken in the study so far."""

@@ -21,6 +21,7 @@ from optuna_deadline.planning.optuna_storage import (
     may_open,
     read_trial,
     store_values,
+    thinned,
     unless_deleted,
 )
 from optuna_deadline.planning.sampling import StoppableStudy, cells_to_begin
@@ -124,8 +125,12 @@ class OptunaTrials:
         if trial.state.is_finished():
             return
         known = trial.intermediate_values
-        if unheard := {row.step: row.value for row in rows if row.step not in known}:
-            store_values(storage, planned.trial_id, unheard)
+        missing = thinned(rows, known)
+        last = max(rows, key=lambda row: row.step)  # Optuna's value of a PRUNED trial
+        if last.step not in known:
+            missing.setdefault(last.step, last.value)
+        if missing:
+            store_values(storage, planned.trial_id, missing)
 
     def drop(self, number: int) -> None:
         """End it as PRUNED; it has neither parameters nor reports.

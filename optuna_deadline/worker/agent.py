@@ -51,6 +51,10 @@ _GOODBYE_SECONDS = 5.0
 _POLL_SECONDS = 0.2  # seconds between two readings of the clock
 #: A round of the main loop that lasts longer means that this process was stopped.
 _SLEEP_SECONDS = 5.0
+#: Seconds after the deadline for which a worker without trials waits for the study's end.
+_END_SECONDS = 10.0
+#: The reason of a worker that has waited so long.
+END_IS_LATE = "the study's end takes too long"
 
 
 class Agent:
@@ -142,7 +146,7 @@ class Agent:
             self._gangs,
         )
         self._member = self._cross_host.member
-        self._sampler = TrialSampler(study, self._keep_leases)
+        self._sampler = TrialSampler(study, self._keep_leases, self._is_open)
         self._launcher = SegmentLauncher(
             self._sampler,
             table,
@@ -193,6 +197,26 @@ class Agent:
         self._leave_requested_at = min(self._leave_requested_at, time.monotonic())
         self.leaving = reason
         self.wake()
+
+    def give_up_on_end(self, planning: float) -> None:
+        """Leave a late end of the study to the next process: a sampler or many rows take long.
+
+        Args:
+            planning: For how many seconds the planner of this process has worked without a pause.
+                One that waits for the leases of a dead worker does not work.
+        """
+        late = time.monotonic() - max(self._deadline, self._began_at)
+        patience = _END_SECONDS
+        if planning < _END_SECONDS / 2:
+            patience += self._table.ttl + self._table.grace
+        if late < patience or self._settled or self.leaving is not None:
+            return
+        if self._lease_clock.is_answering:
+            _logger.warning(
+                "The study's end is not stored %.0f s after the deadline, and this worker does "
+                "not wait for it: start the same command again to store the rest.", late,
+            )  # fmt: skip
+            self.leave(END_IS_LATE)
 
     def register(self) -> None:
         """Join the pool; the leases start."""
@@ -329,8 +353,7 @@ class Agent:
                 self._reconcile(orders)
                 for gang in self._gangs.values():  # after the directives of that plan
                     gang.plan_made(since, looks.get(gang.number, 0))
-                is_open = self.leaving is None and self._may_start()
-                self._cross_host.reconcile(orders, self._renew, open=is_open)
+                self._cross_host.reconcile(orders, self._renew, open=self._is_open())
             self._lease_clock.record_database_answer()
             if self._plan_outdated:  # now, so that plans do not delay what starts in this pass
                 self._plan_outdated = False
@@ -396,6 +419,9 @@ class Agent:
             for row in orders.trials:
                 self._keep_leases()
                 self._launcher.start(row, self._gangs, busy_slots(self._member.gangs))
+
+    def _is_open(self) -> bool:
+        return self.leaving is None and self._may_start()
 
     def _may_start(self) -> bool:
         left, stop = self._deadline - time.monotonic(), self._outbox.slowest_stop

@@ -19,7 +19,7 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location, name_of, parse_location
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
-from optuna_deadline.planning.optuna_storage import store_values, unless_deleted
+from optuna_deadline.planning.optuna_storage import store_values, thinned, unless_deleted
 from optuna_deadline.rank.messages import check_facts, checked_end, checked_step
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
@@ -28,7 +28,7 @@ from optuna_deadline.worker.database_errors import (
 )
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.requests import requestable
-from optuna_deadline.worker.sampling import TrialSampler
+from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
@@ -65,6 +65,7 @@ class TrialInbox:
         with unless_deleted(trial.study):
             self._reported = set(storage.get_trial(id_of_trial(trial)).intermediate_values)
         self._warned_unsaved = self._warned_diverged = False
+        self._unsampled = False  #: whether it ended before it had its parameters
         self._handlers: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
             "horizon": self._on_horizon,
@@ -82,8 +83,8 @@ class TrialInbox:
 
     @property
     def never_reported(self) -> bool:
-        """Whether the trial has never reported, in this segment or before."""
-        return not self._reported
+        """Whether the trial could have reported and never did, in this segment or before."""
+        return not self._reported and not self._unsampled
 
     def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
         """Handle one message."""
@@ -113,12 +114,18 @@ class TrialInbox:
     def _answer_request(
         self, rank: Rank, number: int, method: str, request: Callable[[], Any]
     ) -> None:
+
+        def awaited() -> bool:
+            return not rank.exited
+
         try:
             with unless_deleted(self._trial.study):
                 sampled = method.startswith("suggest")
-                value = self._sampler.call(request) if sampled else request()
+                value = self._sampler.call(request, awaited) if sampled else request()
         except StudyGone:
             raise
+        except SamplerTooSlow:
+            self._unsampled = True
         except Exception as error:  # a mistake in the objective, so the error is raised there
             if isinstance(error, DATABASE_ERRORS):
                 if is_outage(error):
@@ -198,15 +205,16 @@ class TrialInbox:
             gang.unplanned = reports[-1].step, time.monotonic()
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
-        """Copy reports to Optuna, after the table has them for its plans."""
+        """Copy reports to Optuna, after the table has them for its plans.
+
+        After the deadline, the planner copies what is missing when it ends the trial.
+        """
         gang = self._gang
-        values: dict[int, float] = {}
-        for step, value, _ in reports:
-            if step not in self._reported:  # repeated after a crash: the first value stays
-                values.setdefault(step, value)
+        values = thinned(reports, self._reported)
         try:
             with unless_deleted(self._trial.study):
-                store_values(storage_of(self._trial.study), id_of_trial(self._trial), values)
+                if not gang.directive.deadline:
+                    store_values(storage_of(self._trial.study), id_of_trial(self._trial), values)
         except UpdateFinishedTrialError:
             _logger.warning(
                 "Trial %d was finished outside of this worker; its ranks are stopped.", gang.number

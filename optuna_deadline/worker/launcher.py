@@ -15,7 +15,7 @@ from optuna_deadline.worker.gang_leader import GangLeader
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.parking import ParkedProcesses
-from optuna_deadline.worker.sampling import TrialSampler
+from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
 from optuna_deadline.worker.segment import Gang
 
 
@@ -90,7 +90,10 @@ class SegmentLauncher:
         others = self._gang_leader.free_member_slots(row)
         if others is None:
             return
-        trial = self._sampler.open_trial(row.trial_id)
+        try:
+            trial = self._sampler.open_trial(row.trial_id)
+        except SamplerTooSlow:
+            return
         trained = self._table.trained_before(row.number, row.fence + 1)
         sent = time.monotonic()
         slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]

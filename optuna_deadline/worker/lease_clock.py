@@ -22,6 +22,7 @@ _logger = logging.getLogger("optuna_deadline")
 DATABASE_GONE_SECONDS = 30.0
 #: The same for a stopped worker that holds nothing: it has nothing to write.
 IDLE_GONE_SECONDS = 5.0
+_SILENT_SECONDS = 5.0  # without an answer
 _SAME_CAUSE_SECONDS = 60.0  # between two log lines on it
 
 
@@ -89,6 +90,11 @@ class LeaseClock:
             "has to leave: what it holds is free once its leases have run out. See to the "
             "database, and start the same command again to go on."
         )
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the database has answered for the last time just now."""
+        return self._away_since is None and time.monotonic() - self._answered_at < _SILENT_SECONDS
 
     def discount(self, seconds: float) -> None:
         """Count these seconds as no silence: this process was stopped and asked nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -34,6 +35,25 @@ def test_only_trials_that_nobody_ever_trained_are_adopted() -> None:
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.RUNNING, TrialState.PRUNED, TrialState.RUNNING]
     assert stray.number == 1
+
+
+@pytest.mark.parametrize(("count", "seconds", "copied"), [(900, 0.0, 900), (3000, 0.001, 1031)])
+def test_optuna_has_all_reports_of_a_trial_unless_they_come_by_the_hundred(
+    count: int, seconds: float, copied: int
+) -> None:
+    study = optuna.create_study()
+    trial = study.ask()
+    rows = [
+        ReportRow(n, trial.number, n, float(n), 1, n * seconds, 0.0) for n in range(1, count + 1)
+    ]
+    trial.report(1.0, 1)
+    OptunaTrials(study).end(
+        replace(ended(trial.number, trial._trial_id), state="retired"), lambda: rows
+    )
+    [stored] = study.trials
+    assert len(stored.intermediate_values) == copied and stored.last_step == count
+    assert stored.state is TrialState.PRUNED and stored.value == count
+    assert all(value == step for step, value in stored.intermediate_values.items())
 
 
 class OpensOne:

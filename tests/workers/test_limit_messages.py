@@ -37,7 +37,7 @@ def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
     assert grant is not None
     gang = Gang(grant, 0, 0.0)
     study = optuna.create_study()
-    sampler = TrialSampler(study, lambda: None)
+    sampler = TrialSampler(study, lambda: None, lambda: True)
     gang.inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
     segments = []
     for index in range(2):

@@ -11,6 +11,7 @@ import pytest
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.pending_writes import PendingWrites
@@ -21,6 +22,8 @@ from optuna_deadline.worker.segment import Gang
 
 class Silent:
     """A gang or a table of which nothing but its backlog is asked."""
+
+    directive = KEEP
 
     def __init__(self) -> None:
         self.number, self.pending_writes, self.trained_before, self.grant = (
@@ -49,7 +52,7 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
     hearing = TrialInbox(
         cast(AllocationTable, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
-        TrialSampler(study, lambda: None),
+        TrialSampler(study, lambda: None, lambda: True),
     )  # fmt: skip
     hearing.receive(rank, message)
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
@@ -61,7 +64,7 @@ def _inbox(table: Any) -> tuple[TrialInbox, Gang, Rank]:
     """The inbox of a trial, its gang, and a rank."""
     study = optuna.create_study()
     gang = Gang(cast(Grant, SimpleNamespace(number=0, fence=1)), 0, 0.0)
-    sampler = TrialSampler(study, lambda: None)
+    sampler = TrialSampler(study, lambda: None, lambda: True)
     inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
     return inbox, gang, cast(Rank, SimpleNamespace())
 
