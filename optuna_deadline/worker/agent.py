@@ -331,7 +331,7 @@ class Agent:
             self._keep_leases()
             for gang in list(self._gangs.values()):
                 if self._outbox.flush(gang, leaving=self.leaving is not None):
-                    self._lease_clock.record_database_answer()  # one of many gangs
+                    self._lease_clock.record_progress()  # one of many gangs
                     del self._gangs[gang.number]
                     self._next_poll = 0.0
                     if gang.outcome is not None and gang.outcome.state == "complete":

@@ -121,8 +121,13 @@ class LeaseClock:
                 max(0.0, self.trusted_until - now),
             )
 
+    def record_progress(self) -> None:
+        """A part of a pass has succeeded: no silence, but no end of an outage either."""
+        if self._away_since is None:
+            self._answered_at = time.monotonic()
+
     def record_database_answer(self) -> None:
-        """The database has answered."""
+        """The database has answered all of a pass."""
         self._answered_at, self._last_error = time.monotonic(), ""
         if self._away_since is not None:
             seconds = time.monotonic() - self._away_since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -126,3 +127,39 @@ def test_transactions_read_what_is_committed_whatever_the_servers_default_is(
             assert shown == "read committed"
         with autocommit(database.engine) as connection:  # returns to what the database has
             connection.execute(sa.select(1))
+
+
+@pytest.mark.parametrize("made", ["by a command", "by a URL"])
+def test_no_connection_goes_on_in_a_file_that_was_deleted_or_replaced(
+    tmp_path: Path, made: str
+) -> None:
+    file, away = tmp_path / "study.db", tmp_path / "away"
+    away.mkdir()
+
+    def move(source: Path, target: Path) -> None:
+        for part in source.glob("study.db*"):
+            part.rename(target / part.name)
+
+    study = optuna.create_study(storage=_MADE[made](f"sqlite:///{file}"))
+    engines = open_table(study).engine, study._storage._backend.engine  # type: ignore[attr-defined]
+
+    def count(engine: sa.Engine) -> int:
+        with engine.connect() as connection:
+            found: int = connection.execute(sa.text("SELECT count(*) FROM studies")).scalar_one()
+            return found
+
+    assert [count(engine) for engine in engines] == [1, 1]
+    move(tmp_path, away)
+    for engine in engines:
+        for _ in range(2):
+            with pytest.raises(sa.exc.OperationalError, match=r"study\.db was deleted"):
+                count(engine)
+            engine.dispose()  # the next one is a new connection
+    assert not file.exists(), "no empty file takes its place"
+    move(away, tmp_path)
+    assert [count(engine) for engine in engines] == [1, 1]
+    move(tmp_path, away)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
+    for name in ("a", "b"):
+        optuna.create_study(storage=storage, study_name=name)
+    assert [count(engine) for engine in engines] == [2, 2]

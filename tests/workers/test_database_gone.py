@@ -62,6 +62,12 @@ def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
     assert trust.database_gone(over) is None
     clock.now += 2
     assert "for 31 s, and" in str(trust.database_gone(over)), "what it said before has passed"
+    trust.record_progress()
+    assert trust.database_gone(over) is None, "it works on one of many trials"
+    trust.record_database_error(sa.exc.OperationalError("", {}, Exception("no such table")))
+    clock.now += 31
+    trust.record_progress()
+    assert "no such table" in str(trust.database_gone(over)), "a part of a pass is no answer"
 
 
 def test_a_server_that_refuses_every_second_connection_fills_no_log(
@@ -135,9 +141,21 @@ def full(url: str, tmp_path: Path) -> Iterator[str]:
         patch.undo()
 
 
+@contextmanager
+def deleted(url: str, tmp_path: Path) -> Iterator[str]:
+    """The file is gone, and connections that were open before still have it."""
+
+    def delete() -> None:
+        for file in tmp_path.glob("study.db*"):
+            file.unlink()
+
+    yield url, delete  # type: ignore[misc]
+
+
 Away = Callable[[str, Path], Any]
 CASES = [
     pytest.param("sqlite", locked, "deadline", id="locked-deadline", marks=pytest.mark.nightly),
+    pytest.param("sqlite", deleted, "deadline", id="deleted", marks=pytest.mark.nightly),
     pytest.param("sqlite", full, "asked", id="full-asked", marks=pytest.mark.nightly),
     pytest.param("postgres", stalled, "asked", id="stalled-asked", marks=pytest.mark.postgres),
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from optuna.storages import BaseStorage, RDBStorage, get_storage
@@ -35,6 +37,7 @@ BEGIN = {
     "sqlite": "BEGIN IMMEDIATE",
 }
 _ALONE = "optuna_deadline_alone"
+_CHECKED: WeakSet[sa.Engine] = WeakSet()  # those that refuse a deleted file
 _DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
     # Behind a pooler, the next transaction may get a session without the prepared statement.
@@ -50,17 +53,23 @@ def storage_at(url: str, *, cached: bool = True) -> BaseStorage:
         cached: Keep what has ended in memory, as Optuna does for a URL.
     """
     storage = RDBStorage(url, engine_kwargs=_options(make_url(url), {}))
-    _ping_if_readable(storage.engine)
+    _check_connections(storage.engine)
     return get_storage(storage) if cached else storage
 
 
 def limit(storage: RDBStorage) -> None:
-    """Connect Optuna's storage again, with the limits of this package."""
+    """Let connections of Optuna's storage have the limits of this package.
+
+    On PostgreSQL, it connects again.
+    """
+    if storage.engine.dialect.name != "postgresql":
+        _check_connections(storage.engine)
+        return
     options = _options(storage.engine.url, storage.engine_kwargs)
     if options == storage.engine_kwargs:
         return
     connect_again(storage, options)
-    _ping_if_readable(storage.engine)
+    _check_connections(storage.engine)
 
 
 def has_table(url: str | URL, name: str) -> bool:
@@ -87,7 +96,7 @@ def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engi
         return _sqlite(url)
     if backend == "postgresql":
         options = {**_options(url, given), "pool_pre_ping": True, "isolation_level": None}
-        return _begin_by_statement(_ping_if_readable(sa.create_engine(url, **options)))
+        return _begin_by_statement(_check_connections(sa.create_engine(url, **options)))
     raise UnsupportedStorage(
         f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
     )
@@ -103,15 +112,55 @@ def _options(url: URL, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**ours, **given, "connect_args": {**limits, **given.get("connect_args", {})}}
 
 
-def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
+def _check_connections(engine: sa.Engine) -> sa.Engine:
+    """Let an engine notice at little cost that a connection of its pool is of no use."""
+    if engine.dialect.name == "postgresql":
+        _ping_if_readable(engine)
+    elif engine.dialect.name == "sqlite":
+        _refuse_deleted_file(engine)
+    return engine
+
+
+def _refuse_deleted_file(engine: sa.Engine) -> None:
+    """Raise an error for a file that was deleted, and connect again to one that was replaced.
+
+    SQLite would go on in the file without a name on old connections, and on new ones make an
+    empty file.
+    """
+    name = engine.url.database or ":memory:"
+    if name.startswith((":memory:", "file:")) or engine in _CHECKED:
+        return
+    _CHECKED.add(engine)
+    path, seen = os.path.abspath(name), False
+
+    def look() -> tuple[int, int] | None:
+        nonlocal seen
+        try:
+            file = os.stat(path)
+        except FileNotFoundError:
+            if seen:
+                raise sqlite3.OperationalError(f"the file {path} was deleted") from None
+            return None  # SQLite makes a new database
+        seen = True
+        return file.st_dev, file.st_ino
+
+    @sa.event.listens_for(engine, "do_connect")
+    def _look(*_: Any) -> None:
+        look()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _compare(_connection: Any, record: Any, _proxy: Any) -> None:
+        if (file := look()) is not None and record.info.setdefault("file", file) != file:
+            raise sa.exc.DisconnectionError(f"The file {path} was replaced.")
+
+
+def _ping_if_readable(engine: sa.Engine) -> None:
     """Ping a connection to PostgreSQL only if there is something to read on it.
 
     A server that has closed a connection has sent that, so an idle socket with nothing to read is
     open, and no round trip is needed. If a peer has vanished silently, the ping would wait as long
     as the next statement.
     """
-    if engine.dialect.name != "postgresql":
-        return engine
     ping = engine.dialect.do_ping
 
     def quick(connection: Any) -> bool:
@@ -120,7 +169,6 @@ def _ping_if_readable(engine: sa.Engine) -> sa.Engine:
         return ping(connection) if said.poll(0) else True
 
     engine.dialect.do_ping = quick  # type: ignore[method-assign,assignment]
-    return engine
 
 
 def _write_ahead(connection: Any) -> None:
@@ -142,7 +190,7 @@ def _sqlite(url: URL) -> sa.Engine:
             f"The table needs SQLite 3.38 or newer, and Python has {sqlite3.sqlite_version} here: "
             "use a newer Python, or PostgreSQL."
         )
-    engine = sa.create_engine(url, connect_args={"timeout": _SQLITE_PATIENCE})
+    engine = _check_connections(sa.create_engine(url, connect_args={"timeout": _SQLITE_PATIENCE}))
 
     @sa.event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:

@@ -71,10 +71,11 @@ def open_table(study: Study, table: str | None = None) -> Database:
     """
     backend = behind_cache(storage_of(study))
     given: Mapping[str, Any] = {}
-    if isinstance(backend, RDBStorage) and backend.engine.dialect.name == "postgresql":
+    if isinstance(backend, RDBStorage):
         with _lock:
             limit(backend)
-        given = {} if table is not None else backend.engine_kwargs
+        if table is None and backend.engine.dialect.name == "postgresql":
+            given = backend.engine_kwargs
     return connect(table_url(study, table), given)
 
 
