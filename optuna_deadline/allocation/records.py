@@ -232,6 +232,7 @@ class Orders:
     drained: bool = False  #: whether the worker is drained
     in_gangs: bool = False  #: whether it gives slots to a gang of another worker
     gate_open: bool = True  #: whether new trials may start
+    clock_step: float = 0.0  #: by how many seconds the ends are later than they are stored
 
     @property
     def end(self) -> float:

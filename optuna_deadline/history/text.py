@@ -14,7 +14,7 @@ from optuna_deadline.policies.pool.admission import (
     remedy,
 )
 from optuna_deadline.policies.pool.fair_share import PoolSnapshot
-from optuna_deadline.values.deadlines import format_duration
+from optuna_deadline.values.deadlines import clock_words, format_duration
 
 
 def until_deadline(time_left: float, settled: bool = False) -> str:
@@ -75,6 +75,8 @@ def request_sentence(event: Event, trial: str) -> str:
         if detail["in_use"]:
             return f"{slot} is tried again"
         return f"{slot} is out of use: trials fail there ({detail['reason']})"
+    if event.kind == "clock":
+        return clock_words(float(str(detail["step"])))
     if event.kind == "drain":
         return f"{detail['host']} is {'' if detail['drained'] else 'no longer '}drained"
     return ""

@@ -33,6 +33,7 @@ from optuna_deadline.policies.diverged import DivergedPolicy
 from optuna_deadline.policies.first_step import FirstStepPolicy
 from optuna_deadline.policies.unpausable import UnpausablePolicy, cannot_pause, stopping_policy
 from optuna_deadline.policies.wrappers import BatchDivisorPolicy, RequestPolicy
+from optuna_deadline.values.deadlines import clock_words
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -140,11 +141,23 @@ class Planner:
         if orders.settled:
             return False
         try:
+            if orders.clock_step:
+                return self._follow_clock(term, orders)
             return self._tick(term, orders, began)
         except LeaseLost:
             _logger.info("Another worker plans this study now.")
             self.next_election = 0.0
             return False
+
+    def _follow_clock(self, term: int, orders: Orders) -> bool:
+        """Move the deadline for all, and for processes that start later."""
+        step, stored = orders.clock_step, orders.deadline - orders.clock_step
+        if self._table.follow_clock(self._worker_id, term, step, stored):
+            self._started += step
+            self._reader.started += step
+            words = clock_words(step)
+            _logger.warning("%s%s.", words[0].upper(), words[1:])
+        return True
 
     def _tick(self, term: int, orders: Orders, began: float) -> bool:
         """Read the study once and act on it, in one term."""

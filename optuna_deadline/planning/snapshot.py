@@ -131,7 +131,7 @@ class SnapshotReader:
     ) -> None:
         self.limits = SlotLimits(max_slots)
         self._table = table
-        self._started = started
+        self.started = started  #: when the study began, by the database's clock
         self._following = Following(table)
         self.best_reports = BestReports(direction)
         self._reports = _Reports(direction)
@@ -177,7 +177,7 @@ class SnapshotReader:
         crossing = self._rendezvous_history.allowed_groups(roster.workers, now)
         snapshot = Snapshot(
             now=now,
-            started=self._started,
+            started=self.started,
             deadline=deadline,
             capacity=sum(capacities.values()),
             largest_gang=crossing.largest(capacities),

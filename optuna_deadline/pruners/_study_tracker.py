@@ -20,7 +20,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.clock import SteadyDeadline, uptime
 from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.table.plan import move_with_clock
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
@@ -36,7 +38,7 @@ from optuna_deadline.pruners._optuna_rules import optuna_rule
 from optuna_deadline.pruners._rungs import KnownRungs
 from optuna_deadline.study.rows import ANY_STUDY, record
 from optuna_deadline.study.terms import Terms
-from optuna_deadline.values.deadlines import format_duration
+from optuna_deadline.values.deadlines import clock_words, format_duration
 
 _logger = logging.getLogger(__name__)
 _TRIALS_KEPT = 1024
@@ -77,6 +79,9 @@ class StudyTracker:
         self._to_start: tuple[int, int | None] = (-1, None)  # known since which trial
         self._clock = clock
         self._ahead = terms.read - clock.now()
+        self._stepped = database.clock.stepped  # to which the line before refers
+        self._steady = SteadyDeadline(database.clock)
+        self._steady.step(terms.deadline)
         self._trials: OrderedDict[int, _TrialPace] = OrderedDict()
         self._lock = threading.Lock()
         # By number, since the sampler and the gate both see a trial end.
@@ -260,13 +265,25 @@ class StudyTracker:
                     life.recorded = len(values)
 
     def _read_rungs(self, tx: Transaction) -> None:
+        sent = uptime()
         first = self._rungs.read(tx)
         if first is None:
             raise StudyGone.named(self.terms.name)
+        self.database.clock.record_reading(first.now, sent, uptime())
+        deadline, step = first.deadline, self._steady.step(first.deadline)
+        if step and move_with_clock(tx, self.terms.study_id, step, deadline):
+            deadline += step
+            words = clock_words(step)
+            _logger.warning("%s%s.", words[0].upper(), words[1:])
+        elif step:
+            return  # another process has moved it
         with self._lock:
-            self.terms = replace(self.terms, deadline=first.deadline, read=first.now)
-            # Forward only: a suspended machine's monotonic clock falls behind.
-            self._ahead = max(self._ahead, first.now - self._clock.now())
+            if deadline == self.terms.deadline:  # a slow answer makes it less
+                self._ahead = max(self._ahead, first.now - self._clock.now())
+            else:
+                self._ahead += self.database.clock.stepped - self._stepped
+                self._stepped = self.database.clock.stepped
+            self.terms = replace(self.terms, deadline=deadline, read=first.now)
 
     def _warn_of_unproven(self, number: int, pace: ReportPace, left: float) -> None:
         if not self._warned_of_unproven and known_startup(self.paces()) is None:

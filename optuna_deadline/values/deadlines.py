@@ -190,6 +190,15 @@ def format_duration(seconds: float, units: int = 2) -> str:
     return " ".join(parts)
 
 
+def clock_words(step: float) -> str:
+    """What to say of a database whose clock was set forward, or back, by so many seconds."""
+    way = "forward" if step > 0 else "back"
+    return (
+        f"the database's clock was set {way} by {format_duration(abs(step))}: the deadline is "
+        "moved with it, so that the time left stays"
+    )
+
+
 def format_instant(at: float) -> str:
     """Format an instant in local time with its zone.
 

@@ -30,8 +30,8 @@ MOST = {
     "write_plan": 8, "acquire": 9, "renew": 1, "add_reports": 1, "add_checkpoint": 6,
     "set_progress": 1, "limit_slots": 7, "hold": 6, "pin": 6, "set_claim": 4, "release": 8,
     "cancel_grant": 12, "conclude": 5, "retire": 5, "mark_ends_reported": 3,
-    "drop_checkpoints": 3, "set_gate": 5, "resize_pool": 8, "set_price": 8, "lend": 10,
-    "set_in_use": 8, "drain": 9, "settle": 7, "reap": 5, "reap_ended": 13,
+    "drop_checkpoints": 3, "follow_clock": 7, "set_gate": 5, "resize_pool": 8, "set_price": 8,
+    "lend": 10, "set_in_use": 8, "drain": 9, "settle": 7, "reap": 5, "reap_ended": 13,
     "orders": 1, "memberships": 1, "free_slots": 1, "trials": 1, "unreported_trials": 1,
     "segments": 1, "reports": 1, "checkpoints": 1, "events": 1, "workers": 1, "slots": 3,
     "roster": 1, "tenants": 1,
@@ -82,6 +82,7 @@ def test_no_transition_takes_more_statements(table_only_url: str) -> None:
     table.retire("a", term, {1: "one", 2: "another"})
     table.mark_ends_reported(0, 1, 2)
     table.drop_checkpoints(Path("x"))
+    table.follow_clock("a", term, 0.0, world.deadline)
     table.set_gate("a", term, False)
     table.resize_pool("a", term, 2, world.time + 60)
     table.set_price("kind", 1.0, 1, world.time + 9, (2, world.time + 60))

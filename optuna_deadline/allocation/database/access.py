@@ -11,7 +11,6 @@ freeze inside it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -21,7 +20,7 @@ import sqlalchemy as sa
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.checked_columns import unknown_content
-from optuna_deadline.allocation.database.clock import ClockMonitor
+from optuna_deadline.allocation.database.clock import ClockMonitor, uptime
 from optuna_deadline.allocation.database.engine import BEGIN
 from optuna_deadline.allocation.database.text import translated
 from optuna_deadline.allocation.database.transaction import Params, Scope, Transaction
@@ -97,12 +96,12 @@ class Database:
     ) -> Iterator[Transaction]:
         with self._connection() as connection:
             try:
-                sent = time.monotonic()
+                sent = uptime()
                 now = self._send_begin(connection, idle)
                 if scope.given is not None:
                     now = scope.given()
                 else:
-                    self.clock.record_reading(now, sent, time.monotonic())
+                    self.clock.record_reading(now, sent, uptime())
                 if queue is not None and self.postgresql:
                     now = self._wait_in_line(connection, queue, scope)
                 tx = Transaction(connection.execute, scope, now, self.postgresql)
@@ -136,9 +135,9 @@ class Database:
     def now(self) -> float:
         """The database's time."""
         with self._connection() as connection:
-            sent = time.monotonic()
+            sent = uptime()
             now = self._read_time(connection)
-            self.clock.record_reading(now, sent, time.monotonic())
+            self.clock.record_reading(now, sent, uptime())
             return now
 
     @contextmanager

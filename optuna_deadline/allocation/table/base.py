@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.clock import SteadyDeadline
 from optuna_deadline.allocation.database.schema import POOL_LENGTH, check_length
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
 from optuna_deadline.allocation.records import ALIVE
@@ -51,6 +52,7 @@ class Base:
         self.database = database
         self.ttl, self.grace = ttl, grace
         self._scope = Scope(pool, study_id, now)
+        self._steady = SteadyDeadline(database.clock)
 
     @property
     def pool(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -223,6 +224,30 @@ class PlannerWrites(Segments):
             tx.notify()
             return True
 
+    def follow_clock(self, worker_id: str, term: int, step: float, seen: float) -> bool:
+        """Move the ends of the study with the database's clock, which was set.
+
+        Processes that know the former deadline can still join.
+
+        Args:
+            worker_id: The planner.
+            term: Its term.
+            step: By how many seconds.
+            seen: The deadline that is moved.
+
+        Returns:
+            False if another process has moved it in between.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+        with self._tx() as tx:
+            self._guard_planner(tx, worker_id, term)
+            if moved := move_with_clock(tx, tx.study, step, seen):
+                tx.event("clock", term=term, worker=worker_id, step=step)
+                tx.notify()
+            return moved
+
     def settle(self, worker_id: str, term: int, seen: float | None = None) -> bool:
         """Close the study: nothing is granted from now on.
 
@@ -256,6 +281,21 @@ class PlannerWrites(Segments):
             "SELECT deadline, pool_slots, funds_end FROM @study WHERE study_id = :study "
             "FOR NO KEY UPDATE"
         )
+
+
+def move_with_clock(tx: Transaction, study_id: int, step: float, seen: float) -> bool:
+    """Move the start and the ends of a study by so many seconds; see ``follow_clock``."""
+    row = tx.row(
+        "SELECT deadline, duration, earlier FROM @study WHERE study_id = :id", id=study_id
+    )
+    if row is None or abs(row[0] - seen) > 1e-3:
+        return False
+    earlier = listed([*json.loads(row[2] or "[]"), (row[1], row[0])])
+    return bool(tx.run(
+        "UPDATE @study SET deadline = deadline + :step, started = started + :step, funds_end = "
+        "funds_end + :step, earlier = :earlier WHERE study_id = :id AND deadline = :was",
+        id=study_id, step=step, earlier=earlier, was=row[0],
+    ))  # fmt: skip
 
 
 def _stored(others: Sequence[tuple[str, int]]) -> str | None:

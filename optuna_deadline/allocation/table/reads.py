@@ -10,6 +10,7 @@ from typing import Any
 
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.access import Database
+from optuna_deadline.allocation.database.clock import uptime
 from optuna_deadline.allocation.database.columns import Records
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
@@ -207,12 +208,14 @@ class Reads(Base):
     def orders(self, worker_id: str) -> Orders:
         """The orders of one worker: the live trials that it owns or is to own.
 
-        One statement, because every worker reads each second.
+        One statement, because every worker reads each second. If the database's clock was set
+        since this process has read the deadline, the ends are as far away as before.
 
         Raises:
             StudyGone: The study was deleted.
         """
         with self._alone() as tx:
+            sent = uptime()
             rows = tx.rows(
                 f"SELECT {tx.clock}, s.deadline, s.settled, s.pool_slots, s.funds_end, "
                 "s.gate_closed, p.epoch, (SELECT drained FROM @worker WHERE id = :me), "
@@ -223,18 +226,22 @@ class Reads(Base):
                 "WHERE s.study_id = :study ORDER BY t.number",
                 me=worker_id,
             )
-            now = tx.time_of(rows[0][0]) if rows else 0.0
+            received, now = uptime(), tx.time_of(rows[0][0]) if rows else 0.0
         if not rows:
             raise StudyGone("The study was deleted while the worker ran.")
+        if self._scope.given is None:
+            self.database.clock.record_reading(now, sent, received)
         deadline, settled, paid, funds_end, closed, epoch, drained, called = rows[0][1:_FACTS]
+        step = self._steady.step(deadline)
         return Orders(
             now=now,
-            deadline=deadline,
+            deadline=deadline + step,
             settled=settled is not None,
             epoch=int(epoch or 0),
             trials=tuple([TRIALS.of(row[_FACTS:]) for row in rows if row[_FACTS] is not None]),
             pool_slots=paid,
-            funds_end=funds_end,
+            funds_end=None if funds_end is None else funds_end + step,
+            clock_step=step,
             drained=drained is not None,
             in_gangs=bool(called),
             gate_open=closed is None,

@@ -241,6 +241,28 @@ class PlanSuite:
         assert world.table("another").events() == events, "the log of a study is in one piece"
         assert world.table(study="another").events() == []
 
+    @pytest.mark.parametrize("step", [3600.0, -3600.0])
+    def test_the_deadline_moves_with_a_clock_that_was_set(
+        self, world: AllocationWorld, step: float
+    ) -> None:
+        world.join("a")
+        table = world.table()
+        term = table.elect_planner("a")
+        assert term is not None
+        before = table.orders("a")
+        table.database.clock.stepped += 1.0
+        assert table.orders("a").deadline == before.deadline, "not worth a change"
+        table.database.clock.stepped += step - 1.0
+        seen = table.orders("a")
+        assert (seen.deadline, seen.clock_step) == (before.deadline + step, step)
+        assert table.follow_clock("a", term, step, before.deadline)
+        assert not table.follow_clock("a", term, step, before.deadline), "another one was first"
+        after = table.orders("a")
+        assert (after.deadline, after.clock_step) == (before.deadline + step, 0.0)
+        assert [e.detail["step"] for e in table.events() if e.kind == "clock"] == [step]
+        with pytest.raises(LeaseLost):
+            table.follow_clock("a", term + 1, step, after.deadline)
+
 
 class RequestSuite:
     """Trials held and pinned, hosts drained."""
