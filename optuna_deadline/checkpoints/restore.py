@@ -97,6 +97,19 @@ class CheckpointFolders:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
+def is_own_file(number: int, location: Location, study_folder: str) -> bool:
+    """Whether a file has one of this package's names, in a trial's folder of a study.
+
+    Args:
+        number: The trial's.
+        location: The file.
+        study_folder: The name of the study's folder, wherever it is.
+    """
+    *_, study, trial, name = ("", "", *str(location).split("/"))
+    named = _OWN_FILES.fullmatch(name) is not None
+    return named and (study, trial) == (study_folder, f"trial-{number}")
+
+
 def fence_of(name: str) -> int | None:
     """The segment that wrote a file of that name; None for other files."""
     found = _FENCE.match(name)

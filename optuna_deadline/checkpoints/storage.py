@@ -201,6 +201,11 @@ def list_files(folder: Location) -> list[Location]:
     return [join_location(folder, name) for name in names]
 
 
+def folder_of(location: Location) -> Location:
+    """The folder of a file, or of a folder."""
+    return location.parent if isinstance(location, Path) else location.rpartition("/")[0]
+
+
 def name_of(location: Location) -> str:
     """The file's name."""
     return os.fspath(location).rpartition("/")[2]

@@ -2,51 +2,80 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
 from rich.filesize import decimal
 
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.checkpoints.restore import CheckpointFolders
-from optuna_deadline.checkpoints.storage import name_of, place_of, remove, root_of, size
-from optuna_deadline.cli.app import CheckpointPlace, Storage, Study, command
+from optuna_deadline.checkpoints.storage import (
+    folder_of,
+    name_of,
+    place_of,
+    remove,
+    root_of,
+    size,
+)
+from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import format_count
 from optuna_deadline.planning.feasibility import known_feasibility
+from optuna_deadline.planning.leftovers import delete
 from optuna_deadline.planning.settlement import (
     CheckpointAvailability,
     find_winner,
-    superfluous,
+    kept_checkpoint,
 )
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.worker.devices import host_name
 
 
 @command
-def clean(study: Study, storage: Storage, checkpoints: CheckpointPlace = str(CHECKPOINTS)) -> None:
+def clean(
+    study: Study,
+    storage: Storage,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(help="Folder or URL of checkpoints; by default where the study has saved."),
+    ] = None,
+) -> None:
     """Delete the checkpoints of trials that have ended, except the best model's."""
     found = load_study(study, storage)
     table, terms = table_of(found)
     in_hand, known = CheckpointAvailability(table, host_name()), known_feasibility(found)
-    best = find_winner(table, terms.direction, in_hand, feasibility=known)
-    if best is None or best.checkpoint is None:
+    best = kept_checkpoint(find_winner(table, terms.direction, in_hand, feasibility=known))
+    if best is None:
         raise DeadlineError(
             f"The best checkpoint of {study} cannot be read here, so nothing is deleted: run this "
             "where its checkpoints are."
         )
-    table.drop_checkpoints(*superfluous(table, best))
-    ended = [row.number for row in table.trials() if not row.alive and row.fence]
+    place = Path() if checkpoints is None else place_of(checkpoints)
+    given = root_of(place, study, study_terms.key(open_table(found), found))
+    ended = {row.number for row in table.trials() if not row.alive and row.fence}
     # Read after the trials, so that it includes the last checkpoint of each.
-    named = {(row.number, name_of(row.path)) for row in table.checkpoints()}
-    root = root_of(place_of(checkpoints), study, study_terms.key(open_table(found), found))
-    folders, freed, files = CheckpointFolders(root), 0, 0
-    for number in [one for one in ended if folders.may_hold(one)]:
-        for location in folders.written_files(number):
-            if (number, name_of(location)) not in named:
-                freed, files = freed + size(location), files + 1
-                remove(location)
+    rows = table.checkpoints()
+    old = [row for row in rows if row.number in ended and row.path != best]
+    deletion = delete(table, old, name_of(given), host_name(), math.inf)
+    freed, files = deletion.size, deletion.files
+    named = {(row.number, name_of(row.path)) for row in rows}
+    roots = {folder_of(folder_of(row.path)) for row in rows}
+    roots = {root for root in roots if name_of(root) == name_of(given)}
+    for root in roots if checkpoints is None else {*roots, given}:
+        folders = CheckpointFolders(root)
+        for number in [one for one in ended if folders.may_hold(one)]:
+            for location in folders.written_files(number):
+                if (number, name_of(location)) not in named:
+                    with suppress(FileNotFoundError):
+                        freed, files = freed + size(location), files + 1
+                        remove(location)
     print(
-        f"{study}: deleted {format_count(files, 'file')} ({decimal(freed)}) below {root}; "
-        f"the best model is {best.checkpoint.path}."
+        f"{study}: deleted {format_count(files, 'file')} ({decimal(freed)}); "
+        f"the best model is {best}."
     )
+    deletion.warn(study)

@@ -48,6 +48,7 @@ from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
 from optuna_deadline.history.text import shortfalls_by_joining
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.planning.leftovers import delete_needless
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.planning.settlement import CheckpointAvailability
@@ -77,6 +78,7 @@ _logger = logging.getLogger("optuna_deadline")
 
 _PUBLISH_SECONDS = 30.0  # seconds at the end for a plan in progress
 _LEAVE_SECONDS = 5.0  # the same for a worker that was asked to stop: its database may be locked
+_DELETE_SECONDS = 30.0  # seconds to delete what an ended study needs no longer
 _SETTLE_SECONDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 
 #: The default folder for checkpoints.
@@ -180,6 +182,8 @@ class ElasticWorker:
         if settled:
             if self._fork_server is not None:
                 self._fork_server.close()
+            name, here = self.study.study_name, host_name()
+            delete_needless(self.table, self._folder, name, here, _DELETE_SECONDS)
             return self.result()
         until = WorkerTimeLimit(self._time_limit, overhead)
         until.check()

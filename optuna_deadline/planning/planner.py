@@ -25,7 +25,7 @@ from optuna_deadline.planning.placement.gangs import (
 from optuna_deadline.planning.pool_leader import batches
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.sampling import FiniteSearchPolicy
-from optuna_deadline.planning.settlement import BestModel, EndReporter, superfluous
+from optuna_deadline.planning.settlement import BestModel, EndReporter, kept_checkpoint
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.planning.trials import TrialOpener, Trials
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run, Snapshot
@@ -402,11 +402,9 @@ class Planner:
         if any(row.alive for row in rows):
             return True
         self._trials.end_strays({row.number for row in rows})
-        if (
-            not self._keep_all
-        ):  # before the study is settled, so that each worker then deletes files
-            self._table.drop_checkpoints(*superfluous(self._table, self._best_model.find()))
-        self._table.settle(self._worker_id, term, deadline)  # unless a user has extended it since
+        kept = None if self._keep_all else kept_checkpoint(self._best_model.find())
+        # unless a user has extended it since
+        self._table.settle(self._worker_id, term, deadline, kept)
         return True
 
     def _retire_excess(self, term: int, reading: Reading, closes_in: float) -> bool:

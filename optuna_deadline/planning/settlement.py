@@ -232,15 +232,9 @@ class BestModel:
         return score(one, self._direction) > score(other, self._direction)
 
 
-def superfluous(table: AllocationTable, best: Winner | None) -> list[Location]:
-    """Checkpoints to delete once the study is over: all but the best model's.
-
-    Keeps all of them if no checkpoint of the best model can be read.
-    """
-    if best is None or best.checkpoint is None:
-        return []
-    kept = best.checkpoint.path
-    return [checkpoint.path for checkpoint in table.checkpoints() if checkpoint.path != kept]
+def kept_checkpoint(best: Winner | None) -> Location | None:
+    """The one checkpoint that stays after the study; None if none can be read: then all stay."""
+    return None if best is None or best.checkpoint is None else best.checkpoint.path
 
 
 class EndReporter:

@@ -24,10 +24,11 @@ from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.directives import Directive, Kind, directive_for
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
+from optuna_deadline.planning.leftovers import delete_needless
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
-from optuna_deadline.worker.devices import Offer, threads_of
+from optuna_deadline.worker.devices import Offer, host_name, threads_of
 from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import RankSettings
 from optuna_deadline.worker.gang_member import CrossHostGangs, busy_slots
@@ -122,6 +123,7 @@ class Agent:
         self._event_loop = EventLoop(
             source, threads_of(offer), self._watchdog, self.id, fork_server
         )
+        self._folder, self._study_name = folder, study.study_name
         self._folders = CheckpointFolders(folder)
         self._fetcher = CheckpointFetcher(self._folders, self.wake)
         self._member_fetcher = CheckpointFetcher(self._folders, self.wake)  # for others' gangs
@@ -301,6 +303,9 @@ class Agent:
             with suppress(LeaseLost, *DATABASE_ERRORS):
                 self._release_all()
                 if self._settled:
+                    delete_needless(
+                        self._table, self._folder, self._study_name, host_name(), _KILL_SECONDS
+                    )
                     self._sweep_all_ended()
                 self._table.leave(self.id)
 

@@ -16,7 +16,7 @@ from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.checkpoints.storage import root_of
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
-from optuna_deadline.planning.settlement import find_winner, superfluous
+from optuna_deadline.planning.settlement import find_winner, kept_checkpoint
 from optuna_deadline.study import terms as study_terms
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_deleted_where_the_best_model_cannot_be_read(
     study: optuna.Study, tmp_path: Path
 ) -> None:
     table = table_of(study)
-    assert len(superfluous(table, find_winner(table, "minimize"))) == 5
+    assert kept_checkpoint(find_winner(table, "minimize")) is not None
     for path in tmp_path.rglob("*.ckpt"):
         os.truncate(path, 3)
-    assert superfluous(table, find_winner(table, "minimize")) == []
+    assert kept_checkpoint(find_winner(table, "minimize")) is None

@@ -69,7 +69,8 @@ def digest(policy: str, setting: str, seed: int) -> str:
     study.run()
     found = hashlib.sha256()
     for event in events(study.world):
-        detail = json.dumps(event.detail, sort_keys=True, default=str)
+        decided = {name: value for name, value in event.detail.items() if name != "kept"}  # a path
+        detail = json.dumps(decided, sort_keys=True, default=str)
         found.update(
             f"{event.at:.4f} {event.kind} {event.number} {event.slot} {event.fence} "
             f"{event.term} {event.worker} {detail}\n".encode()

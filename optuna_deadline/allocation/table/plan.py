@@ -13,6 +13,7 @@ from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.rules import duration_detail, placement_detail, types_detail
 from optuna_deadline.allocation.table.base import IS_ALIVE, OF_TRIAL
 from optuna_deadline.allocation.table.segments import Segments
+from optuna_deadline.checkpoints.storage import Location
 
 
 class PlannerWrites(Segments):
@@ -248,13 +249,16 @@ class PlannerWrites(Segments):
                 tx.notify()
             return moved
 
-    def settle(self, worker_id: str, term: int, seen: float | None = None) -> bool:
+    def settle(
+        self, worker_id: str, term: int, seen: float | None = None, kept: Location | None = None
+    ) -> bool:
         """Close the study: nothing is granted from now on.
 
         Args:
             worker_id: The planner.
             term: Its term.
             seen: The deadline at which it closes the study; None for any.
+            kept: The one checkpoint that stays; None if all do.
 
         Returns:
             False if the stored deadline differs from ``seen``; then the study continues.
@@ -270,7 +274,8 @@ class PlannerWrites(Segments):
             if tx.run(
                 "UPDATE @study SET settled = :now WHERE study_id = :study AND settled IS NULL"
             ):
-                tx.event("settle", term=term, worker=worker_id)
+                named: dict[str, Any] = {} if kept is None else {"kept": str(kept)}
+                tx.event("settle", term=term, worker=worker_id, **named)
             tx.notify()
             return True
 
