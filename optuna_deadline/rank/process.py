@@ -27,6 +27,7 @@ from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.objective import Objective
+from optuna_deadline.rank.processes import RANK
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, interface_of
 from optuna_deadline.rank.trial import DEVICES, RankSegment, RankTrial
 from optuna_deadline.segments import SegmentEnd
@@ -204,6 +205,7 @@ def _environment(spec: RankSpec) -> dict[str, str]:
     environment = {name: str(value) for name, value in names.items()}
     gpus = [name.partition(":")[2] for name in spec.devices if name.startswith("gpu:")]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    environment[RANK] = str(os.getpid())
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the driver's order, which names the slots
     if spec.local.address is not None:
         if (interface := interface_of(spec.local.address)) is not None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: In the environment of a worker's ranks and of their child processes: the worker's id.
 WORKER = "OPTUNA_DEADLINE_WORKER"
+#: In that of programs that a rank has started: the rank's process id.
+RANK = "OPTUNA_DEADLINE_RANK"
 
 _PROC = Path("/proc")
 _STATE, _STARTED = 0, 19  # fields of /proc/PID/stat behind the name

@@ -118,7 +118,7 @@ class Agent:
         self._time_limit = time_limit or WorkerTimeLimit()
         self._settled = False
         self._next_poll = 0.0
-        self._watchdog = Watchdog()
+        self._watchdog = Watchdog(self.id)
         self._lease_clock = LeaseClock(table, self.id, self._watchdog)
         self._event_loop = EventLoop(
             source, threads_of(offer), self._watchdog, self.id, fork_server

@@ -66,7 +66,7 @@ class FakeForkServer:
 
 
 class FakeWatchdog:
-    def __init__(self) -> None:
+    def __init__(self, _: str) -> None:
         self.until = 0.0
 
     def guard(self, pid: int) -> None: ...
