@@ -163,6 +163,7 @@ class Publisher:
                 notes[trial_id] = note
             final = life.ended is not None and life.ended < history.now - _FINAL
             if final and trial_id in self._columns:
+                self._columns[trial_id] = {}  # not compared any more
                 continue
             found = columns(history, life, segments[life.number])
             if self._columns.get(trial_id) != found:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -12,14 +11,15 @@ from optuna_deadline.allocation.database.checked_columns import JsonColumn
 from optuna_deadline.allocation.database.schema import columns_of
 
 R = TypeVar("R")
-_CACHED = 4096
+_KEPT = 256  #: rows of each kind that a process keeps at least
 
 
 class Records(Generic[R]):
     """The columns of a record in a statement, and the records of its rows.
 
     Equal rows give the same record: an unchanged trial stays the same object, and its columns are
-    checked once.
+    checked once. So a process keeps about as many rows as one reading gives, in two generations:
+    a row that is not read again goes with the older one.
 
     Args:
         record: Makes the record of the columns' values.
@@ -32,7 +32,6 @@ class Records(Generic[R]):
     Attributes:
         names: The columns, for the list after SELECT.
         size: The number of columns.
-        of: Returns the record of a row with exactly these columns.
     """
 
     def __init__(
@@ -54,13 +53,20 @@ class Records(Generic[R]):
         known = [(place, _check_of(column.type)) for place, column in enumerate(columns)]
         checks = [(place, check) for place, check in known if check is not None]
 
-        def of(row: tuple[Any, ...]) -> R:
+        def make(row: tuple[Any, ...]) -> R:
             values = list(row)
             for place, check in checks:
                 values[place] = check(values[place])
             return record(*values)
 
-        self.of: Callable[[tuple[Any, ...]], R] = lru_cache(_CACHED)(of) if cached else of
+        self._make = make
+        self._cached, self._most = cached, _KEPT
+        self._young: dict[tuple[Any, ...], R] = {}
+        self._old = self._young
+
+    def of(self, row: tuple[Any, ...]) -> R:
+        """The record of a row with exactly these columns."""
+        return self.all((row,))[0]
 
     def stored(self, record: R) -> dict[str, Any]:
         """A record's values by column, as the database keeps them."""
@@ -71,9 +77,20 @@ class Records(Generic[R]):
             for field, column in self._columns
         }
 
-    def all(self, rows: Iterable[tuple[Any, ...]]) -> list[R]:
+    def all(self, rows: Sequence[tuple[Any, ...]]) -> list[R]:
         """The records of some rows."""
-        return list(map(self.of, rows))
+        if not self._cached:
+            return list(map(self._make, rows))
+        self._most = max(_KEPT, len(rows), self._most - self._most // 16)
+        known = self._young.get
+        return [known(row) or self._remember(row) for row in rows]
+
+    def _remember(self, row: tuple[Any, ...]) -> R:
+        record = self._old.get(row) or self._make(row)
+        if len(self._young) >= self._most:
+            self._old, self._young = self._young, {}
+        self._young[row] = record
+        return record
 
 
 def stored(column: sa.Column[Any], value: Any) -> Any:
