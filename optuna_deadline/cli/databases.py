@@ -214,7 +214,7 @@ def error_message(error: BaseException) -> str | None:
             "and write."
         )
     if (advice := advice_for(error)) is not None:
-        return f"The database refuses this connection ({said}): {advice}."
+        return f"The database does not serve this command ({said}): {advice}."
     if isinstance(error, DATABASE_ERRORS):
         return f"The database does not answer ({said}): start it, or check --storage."
     return None

@@ -34,6 +34,7 @@ from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._plotly import spec_of
 from optuna_deadline.visualization._rungs import chart_rungs
 from optuna_deadline.visualization._utilization import chart_utilization
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS, is_refusal
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -113,7 +114,9 @@ class Publisher:
             if self._rules():
                 self.publish()
         except Exception as error:
-            if not self._complained:
+            # The worker says that the database is away.
+            away = isinstance(error, DATABASE_ERRORS) and not is_refusal(error)
+            if not self._complained and not away:
                 self._complained = True
                 _logger.warning(
                     "optuna-dashboard cannot be updated (%s: %s); the study continues.",

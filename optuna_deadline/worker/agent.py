@@ -245,6 +245,7 @@ class Agent:
                 self._poll_pipes()
                 self._discount_sleep()
                 self._enforce_time_limits()
+                self._lease_clock.note_silence()
                 self._give_up_on_database()
                 self._table_thread.check()
                 check()

@@ -16,7 +16,7 @@ DATABASE_ERRORS = (
     StorageInternalError,
 )
 
-_REFUSALS = ("42501", "25006")  # no privilege, a transaction that only reads
+_NO_PRIVILEGE = "42501"
 
 #: What a server or a pooler that answers may say, in lower case and without quoted names, and what
 #: helps. By words, since a connection that was refused has no code.
@@ -34,9 +34,16 @@ _ADVICE = {
         "another client keeps it locked; find that client in pg_stat_activity, and end it with "
         "pg_terminate_backend"
     ),
+    r"idle-in-transaction": (
+        "this process, or its machine, stood still in the middle of a transaction; the work is "
+        "done again, and less load helps"
+    ),
     # A late time-out may name a user's request.
-    r"(idle|idle-session|statement|transaction)[ _]timeout|query_timeout"
-    r"|canceling statement due to user request": (
+    r"(?<!idle-in-)(statement|transaction)[ _]timeout|canceling statement due to user request": (
+        "a statement took longer than 5 s, or than the server allows this account; see to the "
+        "load of the server"
+    ),
+    r"(idle|idle-session)[ _]timeout|query_timeout": (
         "a time-out of the server or the pooler ended it; raise it for this account, as in "
         "ALTER ROLE name SET idle_session_timeout = 0"
     ),
@@ -48,6 +55,10 @@ _ADVICE = {
         "create the database with createdb, or check its name in the URL"
     ),
     r"starting up|shutting down|recovery mode|not yet accepting": "wait for the server to start",
+    r"read-only transaction|readonly database": (
+        "it takes no writes; connect to the primary, or let it write again "
+        "(default_transaction_read_only)"
+    ),
 }
 
 #: What a server or a pooler that is there says of a connection that the next one may not meet.
@@ -55,7 +66,7 @@ _PASSES = re.compile(
     r"too many (clients|connections)|connection slots|no more connections|query_wait_timeout"
     r"|starting up|shutting down|recovery mode|not yet accepting|terminating connection"
     r"|closed (the connection )?unexpectedly|connection reset|unexpected eof|lock timeout"
-    r"|database is locked"
+    r"|database is locked|read-only transaction"
 )
 
 #: Seconds until the next attempt to reach the database.
@@ -65,6 +76,8 @@ RETRY_SECONDS = 0.2
 def describe_database_error(error: BaseException) -> str:
     """One line of the database's message, without statements or passwords."""
     original = driver_error(error)
+    if isinstance(original, sa.exc.InvalidRequestError):  # of a session whose connection is gone
+        return "the connection was ended in the middle of a transaction"
     lines = str(original).strip().splitlines()
     if not lines:
         return type(original).__name__
@@ -107,7 +120,7 @@ def error_code(error: BaseException) -> str | None:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the account lacks a right, so that the same statement fails again."""
-    return error_code(error) in _REFUSALS
+    return error_code(error) == _NO_PRIVILEGE
 
 
 def driver_error(error: BaseException) -> BaseException:

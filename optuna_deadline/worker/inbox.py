@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ from optuna_deadline.worker.database_errors import (
     describe_database_error,
     is_outage,
 )
+from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.requests import requestable
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
@@ -44,6 +46,7 @@ class TrialInbox:
         trial: Its Optuna trial, which only this process uses.
         sweep: Deletes files that no row names.
         sampler: Samples the trial's parameters.
+        saving: Whether checkpoints cannot be written, of all trials of the worker.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class TrialInbox:
         trial: Trial,
         sweep: Callable[[int, Sequence[Location]], None],
         sampler: TrialSampler,
+        saving: Outage,
     ) -> None:
         self._sampler = sampler
         self._sweep = sweep
@@ -64,7 +68,7 @@ class TrialInbox:
         storage = storage_of(trial.study)
         with unless_deleted(trial.study):
             self._reported = set(storage.get_trial(id_of_trial(trial)).intermediate_values)
-        self._warned_unsaved = self._warned_diverged = False
+        self._saving, self._warned_diverged = saving, False
         self._unsampled = False  #: whether it ended before it had its parameters
         self._handlers: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
@@ -246,7 +250,8 @@ class TrialInbox:
             checksum=checksum,
         )
         self._gang.pending_writes.add(new)
-        self._warned_unsaved = False
+        if (seconds := self._saving.ends()) is not None:
+            _logger.warning("Checkpoints can be saved again after %.0f s.", seconds)
 
     def _on_parked(self) -> None:
         self._gang.parked_at = time.monotonic()
@@ -268,12 +273,11 @@ class TrialInbox:
             self._gang.send_directive(Directive(Kind.PAUSE, why))
 
     def _on_unsaved(self, step: int, why: str) -> None:
-        if not self._warned_unsaved:
+        if self._saving.begins(re.sub(r"'[^']*'", "", why)):  # without the file
             _logger.warning(
-                "Trial %d could not save step %d (%s). It continues, and after an interruption it"
-                " resumes from the checkpoint before: free space, or check the disk.",
+                "Trial %d could not save step %d (%s). Trials continue, and after an interruption "
+                "they resume from the checkpoint before: free space, or check the disk.",
                 self._gang.number,
                 step,
                 why,
             )
-        self._warned_unsaved = True

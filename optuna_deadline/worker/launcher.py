@@ -14,6 +14,7 @@ from optuna_deadline.worker.fork import RankSettings, fork_ranks
 from optuna_deadline.worker.gang_leader import GangLeader
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.lease_clock import LeaseClock
+from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
 from optuna_deadline.worker.segment import Gang
@@ -64,6 +65,7 @@ class SegmentLauncher:
         self._reaches = reaches
         self._parking = parking
         self._gang_leader = gang_leader
+        self._saving = Outage()
 
     def start(
         self, row: PlannedTrial, gangs: dict[int, Gang], occupied: Collection[int] = ()
@@ -104,8 +106,9 @@ class SegmentLauncher:
             self._sweeper.sweep_unnamed(row.number, row.fence)
         gang = Gang(grant, row.failures, trained, granted_at=sent, patience=self._patience)
         gang.inbox = TrialInbox(
-            self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler
-        )
+            self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler,
+            self._saving,
+        )  # fmt: skip
         gangs[row.number] = gang
         if parked is not None:
             self._parking.unpark(row.number, gang)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Collection
 
@@ -14,6 +13,7 @@ from optuna_deadline.allocation.records import Renewal
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.worker.database_errors import advice_for, describe_database_error
+from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.watchdog import Watchdog
 
 _logger = logging.getLogger("optuna_deadline")
@@ -22,8 +22,9 @@ _logger = logging.getLogger("optuna_deadline")
 DATABASE_GONE_SECONDS = 30.0
 #: The same for a stopped worker that holds nothing: it has nothing to write.
 IDLE_GONE_SECONDS = 5.0
-_SILENT_SECONDS = 5.0  # without an answer
-_SAME_CAUSE_SECONDS = 60.0  # between two log lines on it
+#: Seconds without an answer or an error after which the database counts as silent. A renewal
+#: comes every fifth second while a sampler works.
+_SILENT_SECONDS = 10.0
 
 
 class LeaseClock:
@@ -40,9 +41,8 @@ class LeaseClock:
         self._worker_id = worker_id
         self._watchdog = watchdog
         self._renewed_at = 0.0
-        self._away_since: float | None = None
+        self._outage = Outage()
         self._last_error = ""
-        self._logged, self._logs_outage = ("", -math.inf), False
         self._answered_at = time.monotonic()
         self.trusted_until = 0.0
 
@@ -63,6 +63,7 @@ class LeaseClock:
         sent = time.monotonic()
         renewal = self._table.renew(self._worker_id, held)
         self.record_renewal(sent)
+        self.record_progress()
         return renewal
 
     def expiring_soon(self, stop_seconds: float) -> bool:
@@ -93,44 +94,46 @@ class LeaseClock:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the database has answered for the last time just now."""
-        return self._away_since is None and time.monotonic() - self._answered_at < _SILENT_SECONDS
+        """Whether the database has answered just now."""
+        silent = time.monotonic() - self._answered_at
+        return self._outage.since is None and silent < _SILENT_SECONDS
 
     def discount(self, seconds: float) -> None:
         """Count these seconds as no silence: this process was stopped and asked nothing."""
         self._answered_at += seconds
-        if self._away_since is not None:
-            self._away_since += seconds
+        self._outage.discount(seconds)
 
     def record_database_error(self, error: BaseException) -> None:
         """The database did not answer: log it once, and the same cause once a minute at most."""
         cause, advice = describe_database_error(error), advice_for(error)
         self._last_error = f" ({cause})"
-        if self._away_since is not None:
-            return
-        self._away_since = now = time.monotonic()
-        logged, at = self._logged
-        self._logs_outage = cause != logged or now - at > _SAME_CAUSE_SECONDS
-        if self._logs_outage:
-            self._logged = cause, now
-            _logger.warning(
-                "The database %s (%s)%s; training continues for at most %.0f s.",
-                "refuses a connection" if advice else "does not answer",
-                cause,
-                f": {advice}" if advice else "",
-                max(0.0, self.trusted_until - now),
+        if self._outage.begins(cause):
+            self._warn(
+                "does not serve this worker" if advice else "does not answer", cause, advice
             )
+
+    def note_silence(self) -> None:
+        """Log a database that gives neither an answer nor an error, as a frozen server does."""
+        silent = time.monotonic() - self._answered_at
+        if silent >= _SILENT_SECONDS and self._outage.begins("silence"):
+            self._warn("does not answer", f"silent for {silent:.0f} s", None)
+
+    def _warn(self, what: str, cause: str, advice: str | None) -> None:
+        _logger.warning(
+            "The database %s (%s)%s; training continues for at most %.0f s.",
+            what,
+            cause,
+            f": {advice}" if advice else "",
+            max(0.0, self.trusted_until - time.monotonic()),
+        )
 
     def record_progress(self) -> None:
         """A part of a pass has succeeded: no silence, but no end of an outage either."""
-        if self._away_since is None:
+        if self._outage.since is None:
             self._answered_at = time.monotonic()
 
     def record_database_answer(self) -> None:
         """The database has answered all of a pass."""
         self._answered_at, self._last_error = time.monotonic(), ""
-        if self._away_since is not None:
-            seconds = time.monotonic() - self._away_since
-            if self._logs_outage:
-                _logger.warning("The database answers again after %.1f s.", seconds)
-            self._away_since = None
+        if (seconds := self._outage.ends()) is not None:
+            _logger.warning("The database answers again after %.1f s.", seconds)

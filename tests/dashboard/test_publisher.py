@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import optuna
 import optuna_dashboard
 import pytest
+import sqlalchemy as sa
 from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 
 from optuna_deadline.allocation.database.opening import open_table
@@ -208,8 +209,13 @@ def test_it_waits_rests_and_leaves_the_work_to_who_rules(scene: Scene) -> None:
 def test_an_error_is_said_once_and_ends_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    errors: list[Exception] = [
+        sa.exc.OperationalError("", {}, Exception("away"))
+    ]  # told elsewhere
+    errors += [RuntimeError("disk full\nand more")] * 2
+
     def fail(*_: object) -> None:
-        raise RuntimeError("disk full\nand more")
+        raise errors.pop(0)
 
     said: list[str] = []
     monkeypatch.setattr(DashboardAttributes, "write", fail)

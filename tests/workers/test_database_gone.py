@@ -24,6 +24,7 @@ from optuna_deadline.cli.app import in_one_sentence
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.worker import lease_clock as trusts
+from optuna_deadline.worker import outage
 from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.watchdog import Watchdog
 
@@ -75,6 +76,7 @@ def test_a_server_that_refuses_every_second_connection_fills_no_log(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(trusts, "time", clock)
+    monkeypatch.setattr(outage, "time", clock)
     trust = LeaseClock(MemoryTable(now=lambda: clock.now), "me", Watchdog.__new__(Watchdog))
     refusal = sa.exc.OperationalError("", {}, Exception("FATAL:  too many connections for role"))
     for _ in range(100):
@@ -83,9 +85,30 @@ def test_a_server_that_refuses_every_second_connection_fills_no_log(
         trust.record_database_answer()
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 4, "an outage and its end, and again after a minute"
-    assert "refuses a connection (FATAL:  too many connections for role): run fewer" in lines[0]
+    assert (
+        "does not serve this worker (FATAL:  too many connections for role): run fewer" in lines[0]
+    )
     trust.record_database_error(sa.exc.OperationalError("", {}, Exception("connection refused")))
     assert "does not answer (connection refused); training" in caplog.records[-1].getMessage()
+
+
+def test_a_server_that_gives_neither_an_answer_nor_an_error_is_told_after_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trusts, "time", clock)
+    monkeypatch.setattr(outage, "time", clock)
+    trust = LeaseClock(MemoryTable(now=lambda: clock.now), "me", Watchdog.__new__(Watchdog))
+    trust.trusted_until = clock.now + 25
+    for _ in range(40):
+        clock.now += 1
+        trust.note_silence()
+    trust.record_database_error(sa.exc.OperationalError("", {}, Exception("timeout expired")))
+    trust.record_database_answer()
+    assert [record.getMessage() for record in caplog.records] == [
+        "The database does not answer (silent for 10 s); training continues for at most 15 s.",
+        "The database answers again after 30.0 s.",
+    ]
 
 
 def test_the_command_says_so_in_one_sentence_and_exits_with_1(

@@ -19,6 +19,7 @@ from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.segments import SegmentEnd, WholeTrial
 from optuna_deadline.worker.inbox import TrialInbox
+from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.sampling import TrialSampler
@@ -38,7 +39,7 @@ def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
     gang = Gang(grant, 0, 0.0)
     study = optuna.create_study()
     sampler = TrialSampler(study, lambda: None, lambda: True)
-    gang.inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
+    gang.inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler, Outage())
     segments = []
     for index in range(2):
         rank = Rank(index, None)

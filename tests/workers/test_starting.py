@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import cast
 
 import optuna
 import pytest
@@ -11,8 +14,9 @@ import sqlalchemy as sa
 from optuna.exceptions import StorageInternalError
 
 from optuna_deadline.elastic import lifecycle, run
-from optuna_deadline.elastic.lifecycle import when_answering
+from optuna_deadline.elastic.lifecycle import leaving_on_signals, when_answering
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.worker.agent import Agent
 
 FULL = "FATAL:  sorry, too many clients already"
 CUT = "server closed the connection unexpectedly"
@@ -115,3 +119,18 @@ def test_connections_that_are_cut_while_it_starts_end_no_worker(
 
     result = run(study, objective, cpus=1, deadline="60s", policy="fifo", n_trials=1)
     assert result.value == 0.5 and cuts == [2, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_ends_the_worker_at_once(number: signal.Signals) -> None:
+    """A second SIGTERM does not: schedulers send several."""
+    asked: list[str] = []
+    agent = cast(Agent, SimpleNamespace(leave=asked.append))
+    before = signal.getsignal(number)
+    with leaving_on_signals(agent):
+        signal.raise_signal(number)
+        assert len(asked) == 1
+        with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else nullcontext():
+            signal.raise_signal(number)
+        assert len(asked) == 1
+    assert signal.getsignal(number) is before

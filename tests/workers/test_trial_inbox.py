@@ -13,7 +13,9 @@ from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import StudyGone
+from optuna_deadline.worker import outage
 from optuna_deadline.worker.inbox import TrialInbox
+from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.sampling import TrialSampler
@@ -52,7 +54,7 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
     hearing = TrialInbox(
         cast(AllocationTable, gang), "me", cast(Gang, gang), study.ask(), lambda *_: None,
-        TrialSampler(study, lambda: None, lambda: True),
+        TrialSampler(study, lambda: None, lambda: True), Outage(),
     )  # fmt: skip
     hearing.receive(rank, message)
     optuna.delete_study(study_name=study.study_name, storage=sqlite_url)
@@ -60,12 +62,14 @@ def test_a_deleted_study_is_no_mistake_of_the_objective(
         gang.pending_writes.write(hearing.store, hearing.copy_to_optuna, math.inf)
 
 
-def _inbox(table: Any) -> tuple[TrialInbox, Gang, Rank]:
+def _inbox(table: Any, saving: Outage | None = None) -> tuple[TrialInbox, Gang, Rank]:
     """The inbox of a trial, its gang, and a rank."""
     study = optuna.create_study()
     gang = Gang(cast(Grant, SimpleNamespace(number=0, fence=1)), 0, 0.0)
     sampler = TrialSampler(study, lambda: None, lambda: True)
-    inbox = TrialInbox(table, "me", gang, study.ask(), lambda *_: None, sampler)
+    inbox = TrialInbox(
+        table, "me", gang, study.ask(), lambda *_: None, sampler, saving or Outage()
+    )
     return inbox, gang, cast(Rank, SimpleNamespace())
 
 
@@ -82,18 +86,40 @@ def test_the_table_knows_that_a_trial_cannot_be_paused_before_it_has_a_report() 
     assert wrote == ["pausable False", "report"]
 
 
-def test_a_full_disk_is_said_once_until_a_save_succeeds_again(
-    caplog: pytest.LogCaptureFixture,
+def test_a_full_disk_is_said_once_for_all_trials_and_again_when_it_is_over(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the checkpoint before it is written to the table later."""
+    now = [1000.0]
+    monkeypatch.setattr(outage, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    saving = Outage()
     table: Any = SimpleNamespace(add_checkpoint=lambda *_, **__: [])
-    inbox, gang, rank = _inbox(table)
+    inbox, gang, rank = _inbox(table, saving)
+    another, _, its_rank = _inbox(table, saving)
     saved = {"path": "/a/b.ckpt", "step": 3, "value": 0.5, "size": 1, "checksum": "sha256:0"}
+
+    def said() -> list[str]:
+        found = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return found
+
+    def fail(where: TrialInbox, step: int) -> None:
+        why = f"[Errno 28] No space left on device: '/a/{step}.tmp'"
+        where.receive(rank, ("event", "unsaved", {"step": step, "why": why}))
+
     inbox.receive(rank, ("event", "checkpoint", saved))
-    inbox.receive(rank, ("event", "unsaved", {"step": 4, "why": "No space left"}))
+    fail(inbox, 4)
     gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
-    inbox.receive(rank, ("event", "unsaved", {"step": 5, "why": "No space left"}))
-    assert caplog.text.count("could not save step") == 1
-    inbox.receive(rank, ("event", "checkpoint", {**saved, "step": 6}))
-    inbox.receive(rank, ("event", "unsaved", {"step": 7, "why": "No space left"}))
-    assert caplog.text.count("could not save step") == 2
+    fail(inbox, 5)
+    fail(another, 5)
+    [line] = said()
+    assert line.startswith("Trial 0 could not save step 4 ([Errno 28] No space left on device")
+    now[0] += 7
+    another.receive(its_rank, ("event", "checkpoint", saved))
+    assert said() == ["Checkpoints can be saved again after 7 s."]
+    fail(inbox, 7)
+    another.receive(its_rank, ("event", "checkpoint", {**saved, "step": 6}))
+    assert said() == [], "a disk that is full now and then fills no log"
+    now[0] += 61
+    fail(inbox, 8)
+    assert len(said()) == 1
