@@ -100,6 +100,26 @@ class Postgres:
         with self._connect() as connection:
             return int(connection.execute(kill, {"share": share}).scalar_one())
 
+    def take_writes(self, allowed: bool) -> None:
+        """Let the server take writes, or reads only, from each session's next transaction on."""
+        with self._connect() as connection:
+            connection.exec_driver_sql("SET default_transaction_read_only = off")
+            value = "off" if allowed else "on"
+            connection.exec_driver_sql(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+
+    def lock(self, table: str) -> sa.Connection:
+        """Lock a table until the connection is closed."""
+        connection = self._connect()
+        try:
+            connection.exec_driver_sql("SET lock_timeout = '1s'")
+            connection.exec_driver_sql("BEGIN")
+            connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def close(self) -> None:
         """Stop the server and the proxies."""
         with suppress(OSError):

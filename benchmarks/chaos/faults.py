@@ -22,7 +22,11 @@ from optuna_deadline.allocation.database.schema import leader, tenant, worker
 T = TypeVar("T")
 _SHORT = (0.2, 1.5)
 _LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # seconds until other workers have the slots
-_STEPS = (-20.0, -5.0, -0.5, 0.0, 0.5, 5.0, 20.0)
+_STEPS = (-3600.0, -20.0, -5.0, -0.5, 0.0, 0.5, 5.0, 20.0, 3600.0)
+_LOCKED = (
+    "optuna_deadline_report", "optuna_deadline_slot", "optuna_deadline_trial",
+    "optuna_deadline_study", "trial_intermediate_values", "trials",
+)  # fmt: skip
 
 
 class Faults:
@@ -40,6 +44,7 @@ class Faults:
         self._database = database
         self._rng = rng
         self._undo: list[tuple[float, Callable[[], object]]] = []
+        self._sick = ""
         self._engine = sa.create_engine(database.url, poolclass=sa.pool.NullPool)
         self._kinds: dict[str, tuple[int, Callable[[], object]]] = {
             "kill agent": (3, lambda: self._kill("agent")),
@@ -58,12 +63,16 @@ class Faults:
             "kill leader": (2, lambda: self._kill_holder(leader.c.holder)),
             "freeze leader for long": (2, lambda: self._freeze_holder(leader.c.holder)),
             "step clock": (2, self._step_clock),
+            "fail a slot": (1, self._fail_slot),
         }
         if isinstance(database, Postgres):
             server = database
             self._kinds |= {
                 "terminate sessions": (4, lambda: server.terminate(0.3)),
                 "restart server": (1, lambda: self._restart(server)),
+                "freeze server": (1, lambda: self._freeze_server(server)),
+                "take no writes": (1, lambda: self._take_no_writes(server)),
+                "lock a table": (2, lambda: self._lock(server)),
                 "stall one": (3, lambda: self._stall(1)),
                 "cut off a host": (3, self._cut_off),
                 "stall all": (1, lambda: self._stall(len(server.proxies))),
@@ -89,8 +98,14 @@ class Faults:
         due = [item for item in self._undo if everything or item[0] <= now]
         self._undo = [item for item in self._undo if item not in due]
         for _, undo in sorted(due, key=lambda item: item[0]):
-            undo()
-        if everything:
+            try:
+                undo()
+            except sa.exc.SQLAlchemyError:  # the server is down, and comes back
+                self._later(_SHORT, undo)
+        if everything and self._undo:
+            time.sleep(0.2)
+            self.mend(everything=True)
+        elif everything:
             self._database.step_clock(0.0)
 
     def _later(self, between: tuple[float, float], undo: Callable[[], object]) -> None:
@@ -152,6 +167,26 @@ class Faults:
         if server.server.pid is not None:
             server.server.stop("immediate")
             self._later((0.1, 5.0), server.server.start)
+
+    def _freeze_server(self, server: Postgres) -> None:
+        server.server.pause()
+        self._later((0.5, _LONG[1]), server.server.resume)
+
+    def _take_no_writes(self, server: Postgres) -> None:
+        server.take_writes(False)
+        self._later((0.5, _LONG[1]), lambda: server.take_writes(True))
+
+    def _lock(self, server: Postgres) -> None:
+        """Lock a whole table, as a client does that changes its columns."""
+        session = server.lock(self._rng.choice(_LOCKED))
+        self._later((0.5, _LONG[1]), session.close)
+
+    def _fail_slot(self) -> None:
+        """Let trials fail on one slot of a host; a trial that fails on two slots is at fault."""
+        self._sick = self._sick or f"{self._fleet.members[0].place.host}/cpu:0"
+        file = self._fleet.folder / "sick"
+        file.write_text(self._sick)
+        self._later(_LONG, lambda: file.unlink(missing_ok=True))
 
     def _stall(self, number: int) -> None:
         self._hang(self._rng.sample(self._database.proxies, number), (0.5, _LONG[1]))

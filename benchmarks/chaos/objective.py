@@ -31,7 +31,10 @@ def train(trial: Any) -> float:
     x = trial.suggest_float("x", 0.0, 1.0)
     segment.horizon(LAST)
     value = 0.0
+    sick = folder.parent / "sick"
     for step in range(first, LAST + 1):
+        if sick.exists() and log.device in sick.read_text():
+            raise RuntimeError(f"CUDA error: device lost: {log.device}")
         for _ in range(_TICKS // segment.world_size):
             time.sleep(_TICK)
             log.using(step - 1)

@@ -50,6 +50,7 @@ class UsageLog:
         device = os.environ["OPTUNA_DEADLINE_DEVICES"].split(",")[int(os.environ["LOCAL_RANK"])]
         if host := os.environ.get("OPTUNA_DEADLINE_HOST"):
             device = f"{host}/{device}"
+        self.device = device
         pid = os.getpid()
         facts = {
             "study": study, "number": number, "fence": fence, "rank": rank,
