@@ -115,7 +115,7 @@ class LeaseClock:
     def note_silence(self) -> None:
         """Log a database that gives neither an answer nor an error, as a frozen server does."""
         silent = time.monotonic() - self._answered_at
-        if silent >= _SILENT_SECONDS and self._outage.begins("silence"):
+        if silent >= _SILENT_SECONDS and self._outage.begins("silence", silent):
             self._warn("does not answer", f"silent for {silent:.0f} s", None)
 
     def _warn(self, what: str, cause: str, advice: str | None) -> None:

@@ -18,11 +18,16 @@ class Outage:
         self._logged = False
         self._last = ("", -math.inf)  # cause and time of the last line
 
-    def begins(self, cause: str) -> bool:
-        """Record the fault; whether to log it now: not if it lasts, or came just before."""
+    def begins(self, cause: str, ago: float = 0.0) -> bool:
+        """Record a fault that began so many seconds ago, unless it lasts.
+
+        Returns:
+            Whether to log it: not if the same one was logged just before.
+        """
         if self.since is not None:
             return False
-        self.since = now = time.monotonic()
+        now = time.monotonic()
+        self.since = now - ago
         before, at = self._last
         self._logged = cause != before or now - at > _SAME_CAUSE_SECONDS
         if self._logged:

@@ -107,7 +107,7 @@ def test_a_server_that_gives_neither_an_answer_nor_an_error_is_told_after_ten_se
     trust.record_database_answer()
     assert [record.getMessage() for record in caplog.records] == [
         "The database does not answer (silent for 10 s); training continues for at most 15 s.",
-        "The database answers again after 30.0 s.",
+        "The database answers again after 40.0 s.",
     ]
 
 
