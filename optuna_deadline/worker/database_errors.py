@@ -55,6 +55,8 @@ _ADVICE = {
         "create the database with createdb, or check its name in the URL"
     ),
     r"starting up|shutting down|recovery mode|not yet accepting": "wait for the server to start",
+    r"disk is full|no space left|could not extend": "free space on the database's disk",
+    r"the file .* was deleted": "put the file back",
     r"read-only transaction|readonly database": (
         "it takes no writes; connect to the primary, or let it write again "
         "(default_transaction_read_only)"

@@ -167,6 +167,8 @@ def test_a_server_that_answers_is_not_to_be_started(
         ("ERROR:  canceling statement due to lock timeout", "another client keeps it locked"),
         ("ERROR:  canceling statement due to user request", "a statement took longer"),
         ("FATAL:  client_idle_timeout", "a time-out"),
+        ("database or disk is full", "free space"),
+        ('ERROR:  could not extend file "base/1/2": No space left on device', "free space"),
         ("FATAL:  SSL required", "let sslmode"),
         ('FATAL: no pg_hba.conf entry for host "h", user "u", no encryption', "let sslmode"),
         ("no pg_hba.conf entry, SSL encryption\nno pg_hba.conf entry, no encryption", "check the"),
