@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -170,7 +171,9 @@ class Faults:
 
     def _freeze_server(self, server: Postgres) -> None:
         server.server.pause()
-        self._later((0.5, _LONG[1]), server.server.resume)
+        # In a thread: the next fault may wait for an answer of the server.
+        threading.Timer(self._rng.uniform(0.5, _LONG[1]), server.server.resume).start()
+        self._later(_LONG, server.server.resume)
 
     def _take_no_writes(self, server: Postgres) -> None:
         server.take_writes(False)

@@ -17,7 +17,7 @@ from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
-from optuna_deadline.worker.slot_health import SlotHealth
+from optuna_deadline.worker.slot_health import DEVICE_ERRORS, START_ERRORS, SlotHealth
 
 #: A trial fails once its ranks died this often without a new checkpoint; before that it resumes.
 MAX_DEATHS = 3
@@ -129,6 +129,8 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
             return SegmentOutcome("paused", "port", failures=gang.failures)
         if any(sign in line for sign in OUT_OF_MEMORY):
             return _outcome_of_death(gang, f"out of memory: {line}")
+        if any(sign in line for sign in (*DEVICE_ERRORS, *START_ERRORS)):
+            return _outcome_of_death(gang, f"its device failed: {line}")
         if any(sign in line for sign in _AT_LIMIT):
             return _outcome_of_death(gang, f"no more processes or threads: {line}")
         return SegmentOutcome(

@@ -26,7 +26,7 @@ _RECENT = 60.0
 #: The end reason of segments for which their slot is at fault.
 AT_FAULT = "slot"
 #: Messages of CUDA, ROCm and torch about a device, whatever runs on it.
-_DEVICE = (
+DEVICE_ERRORS = (
     "device lost", "GPU is lost", "fallen off the bus", "unspecified launch failure",
     "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error",
     "CUDA unknown error", "CUDA error: unknown error", "no CUDA-capable device",
@@ -35,7 +35,7 @@ _DEVICE = (
     "Found no NVIDIA driver",
 )  # fmt: skip
 #: The same if nothing was trained yet: later, the trial may be the reason.
-_AT_START = (
+START_ERRORS = (
     "CUDA out of memory", "HIP out of memory", "CUDA error: out of memory", "NCCL error",
     "ncclSystemError", "ncclInternalError", "ncclUnhandledCudaError", "ncclInvalidUsage",
 )  # fmt: skip
@@ -83,7 +83,7 @@ class SlotHealth:
             verdict: Its outcome otherwise.
         """
         line = gang.error_line
-        sudden = any(sign in line for sign in _DEVICE)
+        sudden = any(sign in line for sign in DEVICE_ERRORS)
         if gang.stepped and not sudden:
             for slot, _ in gang.grant.slots:
                 self._slots.pop(slot, None)  # it works
@@ -92,7 +92,7 @@ class SlotHealth:
             return verdict
         failed = bool(line) or verdict.state == "failed" or verdict.end_reason == "died"
         place = gang.failed_place
-        sudden = sudden or any(sign in line for sign in _AT_START)
+        sudden = sudden or any(sign in line for sign in START_ERRORS)
         if not failed or place is None or gang.lost or (gang.size > 1 and not sudden):
             return verdict
         slot, device = gang.grant.slots[place][0], gang.grant.devices[place]
