@@ -21,6 +21,8 @@ _logger = logging.getLogger("optuna_deadline")
 
 #: Seconds until a slot is tried again: at first, doubled each time, and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 1800.0
+#: The same while nothing shows yet whether the slot or the objective is at fault.
+_FIRST_MOMENTS = 5.0
 #: Seconds for which a step elsewhere shows that the objective works.
 _RECENT = 60.0
 #: The end reason of segments for which their slot is at fault.
@@ -83,7 +85,7 @@ class SlotHealth:
             verdict: Its outcome otherwise.
         """
         line = gang.error_line
-        sudden = any(sign in line for sign in DEVICE_ERRORS)
+        sudden = lost = any(sign in line for sign in DEVICE_ERRORS)
         if gang.stepped and not sudden:
             for slot, _ in gang.grant.slots:
                 self._slots.pop(slot, None)  # it works
@@ -103,12 +105,14 @@ class SlotHealth:
         if self._fails_elsewhere(gang.number, slot, mine):
             record.failed.discard(gang.number)
             return verdict
+        what = line or verdict.log_message.partition(";")[0]
         if not self._others_train(known, gang, slot):
+            if lost:  # nothing trains yet, so the trial may resume on another slot first
+                record.back_at, record.why = time.monotonic() + _FIRST_MOMENTS, what
             return verdict
         if not (sudden or before or any(row.stepped for row in mine)):
             return verdict
         self._blamed[gang.number] = slot
-        what = line or verdict.log_message.partition(";")[0]
         words = f"it fails on {device} ({what}), while others train elsewhere"
         if sudden or before:
             record.back_at, record.why = time.monotonic() + record.pause, what

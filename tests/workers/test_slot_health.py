@@ -91,12 +91,16 @@ def test_a_trial_that_has_trained_elsewhere_is_not_failed_at_its_resume(hand: Ha
 def test_if_nothing_trains_elsewhere_the_objective_is_at_fault(
     hand: Hand, error: tuple[str, str], tries: int
 ) -> None:
-    """An error of a device counts as a death, so that trials outlive the first moments."""
+    """An error of a device counts as a death, and its slot is out of use for some seconds."""
     for number in (hand.started(), hand.started(), hand.open(), hand.open()):
         _again(hand, number)
         for _ in range(tries - 1):
-            assert _fail(hand, number, error) == ("running", None), "it resumes at once"
+            _fail(hand, number, error)
+            assert len(_offered(hand)) == 1
+            hand.turns(6)
+            assert hand.state(number) == ("running", None)
         assert _fail(hand, number, error) == ("failed", "died" if tries > 1 else "error")
+        hand.turns(6)
     assert len(_offered(hand)) == 2
 
 
