@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from optuna_deadline.rank.processes import RANK, WORKER
 from optuna_deadline.worker.watchdog import Watchdog, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="There is no /proc.")
+
+
+@pytest.fixture
+def me() -> str:
+    """A worker that no other test has."""
+    return str(uuid.uuid4())
 
 
 @pytest.fixture
@@ -45,11 +52,11 @@ FIRST, SECOND = 4_300_001, 4_300_002  # of no process
 
 
 def test_they_end_after_their_rank_and_others_with_the_worker(
-    start: Callable[..., subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
+    me: str, start: Callable[..., subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = start("w", FIRST, *SLEEP), start("w", SECOND, *SLEEP)
-    foreign = start("another", FIRST, *SLEEP)
-    watchdog = Watchdog("w")
+    first, second = start(me, FIRST, *SLEEP), start(me, SECOND, *SLEEP)
+    foreign = start(f"{me}-other", FIRST, *SLEEP)
+    watchdog = Watchdog(me)
     watchdog.guard(FIRST)
     watchdog.forget(FIRST)
     first.wait(10)
@@ -64,11 +71,11 @@ def test_they_end_after_their_rank_and_others_with_the_worker(
 
 
 def test_one_that_ignores_the_request_is_killed(
-    start: Callable[..., subprocess.Popen[bytes]],
+    me: str, start: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    deaf = start("w", FIRST, sys.executable, "-c", DEAF)
+    deaf = start(me, FIRST, sys.executable, "-c", DEAF)
     assert deaf.stdout is not None and deaf.stdout.readline() == b"deaf\n"
-    watchdog = Watchdog("w")
+    watchdog = Watchdog(me)
     watchdog.close()
     assert deaf.wait(10) == -9
 
