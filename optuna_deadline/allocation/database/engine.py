@@ -137,10 +137,12 @@ def _refuse_deleted_file(engine: sa.Engine) -> None:
         nonlocal seen
         try:
             file = os.stat(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if seen:
                 raise sqlite3.OperationalError(f"the file {path} was deleted") from None
             return None  # SQLite makes a new database
+        except OSError:  # SQLite says what is wrong
+            return None
         seen = True
         return file.st_dev, file.st_ino
 
