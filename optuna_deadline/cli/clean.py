@@ -45,7 +45,10 @@ def clean(
         typer.Option(help="Folder or URL of checkpoints; by default where the study has saved."),
     ] = None,
 ) -> None:
-    """Delete the checkpoints of trials that have ended, except the best model's."""
+    """Delete the checkpoints of trials that have ended, except the best model's.
+
+    Of a study that has ended and has no budget, events that no figure needs are counted and go.
+    """
     found = load_study(study, storage)
     table, terms = table_of(found)
     in_hand, known = CheckpointAvailability(table, host_name()), known_feasibility(found)
@@ -79,3 +82,6 @@ def clean(
         f"the best model is {best}."
     )
     deletion.warn(study)
+    events, workers = table.fold()
+    if events:
+        print(f"{study}: {events} events are folded into one, and {workers} workers forgotten.")

@@ -113,6 +113,7 @@ def event_sentence(event: Event, study: str, place: str) -> str:
         "pool": f"{study} pays for {size}",
         "rest": f"{study} has no worker left and pays for no slots",
         "settle": f"{study} has ended",
+        "fold": f"of the events of {study} before, the numbers are kept",
     }
     return said.get(event.kind) or request_sentence(event, trial)
 

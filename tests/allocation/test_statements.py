@@ -31,7 +31,7 @@ MOST = {
     "set_progress": 1, "limit_slots": 7, "hold": 6, "pin": 6, "set_claim": 4, "release": 8,
     "cancel_grant": 12, "conclude": 5, "retire": 5, "mark_ends_reported": 3,
     "drop_checkpoints": 3, "follow_clock": 7, "set_gate": 5, "resize_pool": 8, "set_price": 8,
-    "lend": 10, "set_in_use": 8, "drain": 9, "settle": 7, "reap": 5, "reap_ended": 13,
+    "lend": 10, "set_in_use": 8, "drain": 9, "settle": 7, "fold": 7, "reap": 5, "reap_ended": 13,
     "orders": 1, "memberships": 1, "free_slots": 1, "trials": 1, "unreported_trials": 1,
     "segments": 1, "reports": 1, "checkpoints": 1, "events": 1, "workers": 1, "slots": 3,
     "roster": 1, "tenants": 1,
@@ -94,6 +94,7 @@ def test_no_transition_takes_more_statements(table_only_url: str) -> None:
     for name in list(MOST)[list(MOST).index("trials") :]:
         getattr(table, name)()
     table.settle("a", term)
+    table.fold()
     table.reap()
     table.reap_ended(["a"])
     assert took.keys() == MOST.keys()

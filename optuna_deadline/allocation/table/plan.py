@@ -15,6 +15,9 @@ from optuna_deadline.allocation.table.base import IS_ALIVE, OF_TRIAL
 from optuna_deadline.allocation.table.segments import Segments
 from optuna_deadline.checkpoints.storage import Location
 
+#: Events of an ended study from which nothing that is shown is computed: two fifths of all.
+_FOLDED_EVENTS = ("checkpoint", "gate", "elect")
+
 
 class PlannerWrites(Segments):
     """What a planner writes."""
@@ -278,6 +281,33 @@ class PlannerWrites(Segments):
                 tx.event("settle", term=term, worker=worker_id, **named)
             tx.notify()
             return True
+
+    def fold(self) -> tuple[int, int]:
+        """Keep only the numbers of some events of an ended study, and forget its former workers.
+
+        Trials, reports, segments, checkpoints with their origins, the events of trials and slots,
+        and the planner's term stay. A study with a budget stays as it is.
+
+        Returns:
+            The deleted events and workers.
+        """
+        with self._tx() as tx:
+            ended = tx.row(
+                "SELECT 1 FROM @study WHERE study_id = :study AND settled IS NOT NULL AND money "
+                "IS NULL FOR NO KEY UPDATE"
+            )
+            mine = f"FROM @event WHERE study_id = :study AND kind IN {_FOLDED_EVENTS}"
+            counts = dict(tx.rows(f"SELECT kind, count(*) {mine} GROUP BY kind")) if ended else {}
+            if not counts:
+                return 0, 0
+            events = tx.run(f"DELETE {mine}")
+            workers = tx.run(
+                "DELETE FROM @worker WHERE study_id = :study AND state <> 'live' AND id NOT IN "
+                "(SELECT g.worker FROM @segment g JOIN @checkpoint c ON c.study_id = g.study_id "
+                "AND c.number = g.number AND c.fence = g.fence WHERE g.study_id = :study)"
+            )
+            tx.event("fold", events=counts, workers=workers)
+            return events, workers
 
     @staticmethod
     def _lock_study(tx: Transaction) -> tuple[Any, ...] | None:

@@ -263,6 +263,28 @@ class PlanSuite:
         with pytest.raises(LeaseLost):
             table.follow_clock("a", term + 1, step, after.deadline)
 
+    def test_of_an_ended_studys_events_the_numbers_stay(self, world: AllocationWorld) -> None:
+        world.join("a")
+        world.join("gone")
+        grant = world.grant("a")
+        table = world.table()
+        table.add_reports("a", grant, [NewReport(1, 0.5, 1.0)])
+        table.release("a", grant, "complete", ended="complete", value=0.5)
+        table.leave("gone")
+        assert table.fold() == (0, 0), "it has not ended"
+        term = table.elect_planner("planner")
+        assert term is not None and table.settle("planner", term)
+        before = table.trials(), table.reports(), table.segments(), table.tenants()
+        folded = ("checkpoint", "gate", "elect")
+        many = [event.kind for event in table.events() if event.kind in folded]
+        kept = [event for event in table.events() if event.kind not in folded]
+        assert many and table.fold() == (len(many), 1)
+        *stay, sums = table.events()
+        assert stay == kept and sums.kind == "fold"
+        assert sums.detail["events"] == {kind: many.count(kind) for kind in many}
+        assert (table.trials(), table.reports(), table.segments(), table.tenants()) == before
+        assert table.fold() == (0, 0), "nothing is left to fold"
+
 
 class RequestSuite:
     """Trials held and pinned, hosts drained."""
