@@ -115,8 +115,11 @@ class NotificationListener(threading.Thread):
         receive = _receive_2 if self._engine.dialect.driver == "psycopg2" else _receive_3
         self.connected.set()
         self._wake()  # notifications without a listener are lost, so poll
+        sources = select.poll()  # not select(), which rejects descriptors above 1,023
+        for source in (connection.fileno(), self._ending):
+            sources.register(source, select.POLLIN)
         while not self._ended.is_set():
-            ready, _, _ = select.select([connection.fileno(), self._ending], [], [])
+            ready = dict(sources.poll())
             if connection.fileno() in ready and receive(connection):
                 self._wake()
 
