@@ -48,6 +48,18 @@ def is_reachable(store: str) -> bool:
     return False
 
 
+def is_here(home: CheckpointPlace | None, host: str) -> bool:
+    """Whether a host reads files of an origin; one that is unknown counts as read here.
+
+    Args:
+        home: Where the files were written.
+        host: The name of this host.
+    """
+    if home is None or home.store is None or home.host in (None, host):
+        return True
+    return is_reachable(home.store)
+
+
 def _mark(file: Path) -> str:
     """Create the mark or read it: of many hosts at once, one creates it."""
     mine = uuid.uuid4().hex

@@ -11,7 +11,6 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optuna.pruners import NopPruner
 from optuna.storages import InMemoryStorage
@@ -70,9 +69,6 @@ from optuna_deadline.worker.devices import Offer, host_name, make_offer
 from optuna_deadline.worker.registration import describe_machine
 from optuna_deadline.worker.segment import PATIENCE
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit, monotonic_end
-
-if TYPE_CHECKING:
-    pass
 
 _logger = logging.getLogger("optuna_deadline")
 

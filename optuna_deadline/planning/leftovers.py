@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from functools import cache
 
 from rich.filesize import decimal
 
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import is_own_file
-from optuna_deadline.checkpoints.sharing import is_reachable
+from optuna_deadline.checkpoints.sharing import is_here
 from optuna_deadline.checkpoints.storage import Location, name_of, parse_location, remove
 
 _logger = logging.getLogger("optuna_deadline")
@@ -92,16 +91,8 @@ def delete(
         until: No further file is deleted after this, on the monotonic clock.
     """
     origins = {origin.path: origin for origin in table.checkpoint_origins()} if rows else {}
-    reaches = cache(is_reachable)
-
-    def is_here(path: Location) -> bool:
-        home = origins.get(path)
-        if home is None or home.store is None or home.host in (None, host):
-            return True
-        return reaches(home.store)
-
     own = [row for row in rows if is_own_file(row.number, row.path, study_folder)]
-    mine = [row for row in own if is_here(row.path)]
+    mine = [row for row in own if is_here(origins.get(row.path), host)]
     gone: list[Checkpoint] = []
     error: OSError | None = None
     for row in mine:

@@ -155,8 +155,7 @@ class Planner:
         if self._table.follow_clock(self._worker_id, term, step, stored):
             self._started += step
             self._reader.started += step
-            words = clock_words(step)
-            _logger.warning("%s%s.", words[0].upper(), words[1:])
+            _logger.warning("%s.", clock_words(step).capitalize())
         return True
 
     def _tick(self, term: int, orders: Orders, began: float) -> bool:

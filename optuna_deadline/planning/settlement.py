@@ -13,7 +13,7 @@ from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, intact
-from optuna_deadline.checkpoints.sharing import is_reachable, reaches
+from optuna_deadline.checkpoints.sharing import is_here, reaches
 from optuna_deadline.checkpoints.storage import Location, StoreAway
 from optuna_deadline.planning.feasibility import INFEASIBLE, UNKNOWN, none_feasible
 from optuna_deadline.planning.reading import BestReports
@@ -130,9 +130,7 @@ class CheckpointAvailability:
         """The origin of a checkpoint that this host does not reach; None if it does."""
         homes = self._table.checkpoint_origins(number=checkpoint.number)
         home = next((home for home in homes if home.path == checkpoint.path), None)
-        if home is None or home.store is None or home.host in (None, self._host):
-            return None
-        return None if is_reachable(home.store) else home
+        return None if is_here(home, self._host) else home
 
 
 def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool]) -> bool:

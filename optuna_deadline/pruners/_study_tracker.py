@@ -22,7 +22,7 @@ from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.clock import SteadyDeadline, uptime
 from optuna_deadline.allocation.database.transaction import Transaction
-from optuna_deadline.allocation.table.plan import move_with_clock
+from optuna_deadline.allocation.table.deadlines import move_with_clock
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
@@ -273,8 +273,7 @@ class StudyTracker:
         deadline, step = first.deadline, self._steady.step(first.deadline)
         if step and move_with_clock(tx, self.terms.study_id, step, deadline):
             deadline += step
-            words = clock_words(step)
-            _logger.warning("%s%s.", words[0].upper(), words[1:])
+            _logger.warning("%s.", clock_words(step).capitalize())
         elif step:
             return  # another process has moved it
         with self._lock:

@@ -23,8 +23,8 @@ from optuna_deadline.allocation.database.columns import Records, content, stored
 from optuna_deadline.allocation.database.opening import table_url
 from optuna_deadline.allocation.database.schema import rung as schema_rung
 from optuna_deadline.allocation.database.schema import study
-from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Scope, Transaction
+from optuna_deadline.allocation.table.deadlines import move_deadline
 from optuna_deadline.errors import DeadlineError
 
 #: Of statements that name their study.
@@ -148,37 +148,18 @@ def postpone(tx: Transaction, study_id: int, deadline: float, duration: float | 
     The pool of a budget must be sized again. Until then, workers end at the former end of the
     money, except those of a study that had ended.
     """
-    return _move(
-        tx, study_id, "deadline < :deadline", deadline,
+    return move_deadline(
+        tx, study_id, "deadline < :deadline", ":deadline",
         ", duration = :duration, gate_closed = NULL, settled = NULL, pool_slots = NULL, funds_end "
         "= CASE WHEN settled IS NULL THEN funds_end ELSE NULL END",
-        duration=duration,
+        deadline=deadline, duration=duration,
     )  # fmt: skip
 
 
 def bring_forward(tx: Transaction, study_id: int, deadline: float) -> bool:
     """Move the deadline to an earlier time; False if it is earlier already or settled."""
-    return _move(tx, study_id, "deadline > :deadline AND settled IS NULL", deadline)
-
-
-def _move(
-    tx: Transaction, study_id: int, may: str, deadline: float, also: str = "", **given: Any
-) -> bool:
-    """Move the deadline if possible, and keep the former one: its users continue to join."""
-    mine = f"study_id = :id AND {may}"
-    given = {"id": study_id, "deadline": deadline, **given}
-    while True:
-        row = tx.row(f"SELECT {_STUDIES.names} FROM @study s WHERE {mine}", **given)
-        if row is None:
-            return False
-        known = _STUDIES.of(row)
-        before = listed([*known.earlier, (known.duration, known.deadline)])
-        if tx.run(
-            f"UPDATE @study SET deadline = :deadline, earlier = :before{also} WHERE {mine} AND "
-            "deadline = :was",
-            before=before, was=known.deadline, **given,
-        ):  # fmt: skip
-            return True
+    may = "deadline > :deadline AND settled IS NULL"
+    return move_deadline(tx, study_id, may, ":deadline", deadline=deadline)
 
 
 def record(tx: Transaction, study_id: int, number: int, values: Mapping[int, float]) -> None:

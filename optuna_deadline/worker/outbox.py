@@ -27,7 +27,11 @@ MAX_DEATHS = 3
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "can't allocate memory", "out of memory")
 #: The same for the user's limit of processes and threads.
 _AT_LIMIT = ("can't start new thread", "[Errno 11] Resource temporarily unavailable")
-
+_AS_DEATHS = (
+    (OUT_OF_MEMORY, "out of memory"),
+    ((*DEVICE_ERRORS, *START_ERRORS), "its device failed"),
+    (_AT_LIMIT, "no more processes or threads"),
+)
 
 _UNUSED = (
     "Some parameters have no part in the loss: leave them out of the model, or in Lightning pass"
@@ -127,12 +131,9 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
         line, trace = payload
         if "address already in use" in line.lower() or "EADDRINUSE" in line:
             return SegmentOutcome("paused", "port", failures=gang.failures)
-        if any(sign in line for sign in OUT_OF_MEMORY):
-            return _outcome_of_death(gang, f"out of memory: {line}")
-        if any(sign in line for sign in (*DEVICE_ERRORS, *START_ERRORS)):
-            return _outcome_of_death(gang, f"its device failed: {line}")
-        if any(sign in line for sign in _AT_LIMIT):
-            return _outcome_of_death(gang, f"no more processes or threads: {line}")
+        for signs, cause in _AS_DEATHS:
+            if any(sign in line for sign in signs):
+                return _outcome_of_death(gang, f"{cause}: {line}")
         return SegmentOutcome(
             "failed", "error", log_message=Lines(f"the objective raised {line}\n{trace}")
         )

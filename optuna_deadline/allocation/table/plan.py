@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -12,6 +11,7 @@ from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import Assignment
 from optuna_deadline.allocation.rules import duration_detail, placement_detail, types_detail
 from optuna_deadline.allocation.table.base import IS_ALIVE, OF_TRIAL
+from optuna_deadline.allocation.table.deadlines import move_with_clock
 from optuna_deadline.allocation.table.segments import Segments
 from optuna_deadline.checkpoints.storage import Location
 
@@ -316,21 +316,6 @@ class PlannerWrites(Segments):
             "SELECT deadline, pool_slots, funds_end FROM @study WHERE study_id = :study "
             "FOR NO KEY UPDATE"
         )
-
-
-def move_with_clock(tx: Transaction, study_id: int, step: float, seen: float) -> bool:
-    """Move the start and the ends of a study by so many seconds; see ``follow_clock``."""
-    row = tx.row(
-        "SELECT deadline, duration, earlier FROM @study WHERE study_id = :id", id=study_id
-    )
-    if row is None or abs(row[0] - seen) > 1e-3:
-        return False
-    earlier = listed([*json.loads(row[2] or "[]"), (row[1], row[0])])
-    return bool(tx.run(
-        "UPDATE @study SET deadline = deadline + :step, started = started + :step, funds_end = "
-        "funds_end + :step, earlier = :earlier WHERE study_id = :id AND deadline = :was",
-        id=study_id, step=step, earlier=earlier, was=row[0],
-    ))  # fmt: skip
 
 
 def _stored(others: Sequence[tuple[str, int]]) -> str | None:
