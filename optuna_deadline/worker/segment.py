@@ -125,6 +125,7 @@ class Gang:
     lost: bool = False
     #: the most slots that its ranks can train on, and why
     slot_limit: tuple[int, str] | None = None
+    answered_error: bool = False  #: whether a call of one of its ranks raised here
     reported: bool = False  #: whether it has reported in this segment
     #: its last report that no plan has seen: the step, and when it was stored
     unplanned: tuple[int, float] | None = None
@@ -286,7 +287,9 @@ class Gang:
         try:
             rank.send(("answer", question, good, value))
         except (TypeError, ValueError) as error:  # too large, such as many user attributes
-            rank.send(("answer", question, False, error))
+            good = False
+            rank.send(("answer", question, good, error))
+        self.answered_error |= not good
 
     def acknowledge_end(self, rank: Rank) -> None:
         """Confirm an end message, so that a rank on another host can exit."""

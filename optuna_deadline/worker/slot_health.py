@@ -92,6 +92,8 @@ class SlotHealth:
                 self._worked[slot] = gang.number, gang.grant.fence
             self._blamed.pop(gang.number, None)
             return verdict
+        if gang.answered_error and not sudden:
+            return verdict  # the sampler or a wrong call is at fault
         failed = bool(line) or verdict.state == "failed" or verdict.end_reason == "died"
         place = gang.failed_place
         sudden = sudden or any(sign in line for sign in START_ERRORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -274,7 +275,9 @@ def test_training_goes_on_while_the_database_is_gone(
         time.sleep(15)
         server.start()
         assert worker.wait(30) == 0
-        assert "The database does not answer" in said() and "answers again" in said()
+        # While the server ends, it may still refuse a connection in words.
+        assert re.search("The database does not (answer|serve this worker)", said())
+        assert "answers again" in said()
         assert len(pids(log)) == len(set(pids(log)))
         table = table_of(study)
         first = [row.step for row in table.reports() if row.number == 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from by_hand import Hand, faked
@@ -71,6 +72,21 @@ def test_a_slot_on_which_trials_fail_at_their_start_costs_one_new_trial(hand: Ha
     assert _fail(hand, first, BUG) == ("failed", "error"), "it may be the trial"
     _again(hand, second)
     assert _fail(hand, second, BUG) == ("paused", "slot") and _offered(hand) == ["cpu:0"]
+
+
+@pytest.mark.parametrize("wrong", [("suggest_float", "x", 1.0, 0.0), ("set_user_attr",)])
+def test_an_error_that_the_worker_answered_says_nothing_of_a_slot(
+    hand: Hand, wrong: tuple[Any, ...]
+) -> None:
+    """Such as one of the sampler."""
+    good, first, second = hand.started(), hand.started(), hand.open()
+    _train(hand, good)
+    for number in (first, second):
+        _again(hand, number)
+        error = hand.ask(number, *wrong)
+        assert isinstance(error, Exception)
+        assert _fail(hand, number, (f"{error}", "Traceback")) == ("failed", "error")
+    assert len(_offered(hand)) == 2
 
 
 def test_a_trial_that_has_trained_elsewhere_is_not_failed_at_its_resume(hand: Hand) -> None:
