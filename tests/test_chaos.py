@@ -193,6 +193,8 @@ def test_steps_done_again_are_counted() -> None:
     ]
     found = checker.lost_steps(resumed, reported)
     assert found == {("study", 1, 2): 1, ("study", 1, 3): 0}
+    assert checker.lost_steps(resumed, reported, [(2.0, 3.0)]) == found
+    assert checker.lost_steps(resumed, reported, [(0.5, 3.0)]) == {}, "the disk was full"
 
 
 def test_a_rank_that_is_killed_leaves_a_readable_log(

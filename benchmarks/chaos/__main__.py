@@ -6,10 +6,10 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.chaos.disk import enter
 from benchmarks.chaos.run import FEWEST, run, say
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the line to this file too")
     parser.add_argument("--keep", action="store_true", help="keep logs of a good run too")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-chaos-"))
+    folder = enter("benchmarks.chaos", sys.argv[1:])
     verdict = run(given.seconds, given.database, given.seed, folder, given.hosts)
     line = json.dumps(asdict(verdict))
     print(line)
@@ -35,7 +35,7 @@ def main() -> int:
     if given.json:
         given.json.write_text(line + "\n")
     if verdict.good and not given.keep:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # but for its disk
     else:
         say(f"Logs, checkpoints and what the ranks wrote are in {folder}.")
     return 0 if verdict.good else 1

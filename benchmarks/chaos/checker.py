@@ -191,24 +191,36 @@ def lost_trials(endings: Mapping[Trial, Ending], seen: Collection[Trial]) -> lis
 
 
 def lost_steps(
-    uses: Iterable[Use], reported: Mapping[Segment, Sequence[int]]
+    uses: Collection[Use],
+    reported: Mapping[Segment, Sequence[int]],
+    unsaved: Sequence[tuple[float, float]] = (),
 ) -> dict[Segment, int]:
     """For each resumed segment, the steps it repeated although the table had their reports.
 
     A report is written before the checkpoint that follows it. So the newest report in the table is
     at most a checkpoint's interval ahead of the newest checkpoint. Steps that ranks trained while
     the database was unreachable, and that were not written, do not count.
+
+    Args:
+        uses: The use of slots.
+        reported: The steps in the table.
+        unsaved: When no checkpoint could be written. Steps of trials that trained then may be
+            repeated.
     """
     found = {}
+    newest: dict[Trial, dict[int, int]] = defaultdict(dict)
+    for (study, number, fence), steps in reported.items():
+        if steps:
+            newest[study, number][fence] = max(steps)
+    excused = {
+        _trial(use)
+        for use in uses
+        if any(use.first <= end and begin <= use.last for begin, end in unsaved)
+    }
     for use in uses:
-        study, number, fence = use.segment
-        before = [
-            step
-            for (s, n, f), steps in reported.items()
-            if (s, n) == (study, number) and f < fence
-            for step in steps
-        ]
-        if before:
+        trial, fence = _trial(use), use.fence
+        before = [step for f, step in newest[trial].items() if f < fence]
+        if before and trial not in excused:
             found[use.segment] = max(0, max(before) - use.resumed_at + 1)
     return found
 
@@ -217,5 +229,5 @@ def _slot(use: Use) -> object:
     return use.device
 
 
-def _trial(use: Use) -> object:
+def _trial(use: Use) -> Trial:
     return (use.study, use.number)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
+from benchmarks.chaos.disk import Disk
 from benchmarks.support.network import Proxy
 from benchmarks.support.postgres import EmbeddedPostgres
 
@@ -44,10 +45,14 @@ class Database(Protocol):
 
 
 class Sqlite:
-    """A SQLite file."""
+    """A SQLite file.
+
+    Args:
+        folder: The folder of the run.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder / 'chaos.db'}"
+        self.url = f"sqlite:///{Disk(folder).folder / 'chaos.db'}"
         self.proxies: list[Proxy] = []
         self._clock = folder / "clock"
         self.step_clock(0.0)
@@ -67,12 +72,20 @@ class Sqlite:
 
 
 class Postgres:
-    """A temporary server, with a proxy for each worker."""
+    """A temporary server, with a proxy for each worker.
 
-    def __init__(self, members: int) -> None:
+    Args:
+        folder: The folder of the run.
+        members: The number of workers.
+    """
+
+    def __init__(self, folder: Path, members: int) -> None:
         self._stack = ExitStack()
         # Commits must survive a crash of the server, not of the machine.
-        server = EmbeddedPostgres(durable=True, settings=("fsync=off",))
+        disk = Disk(folder)
+        settings = ("fsync=off", "max_wal_size=64MB")
+        parent = disk.folder if disk.own else None
+        server = EmbeddedPostgres(durable=True, settings=settings, parent=parent)
         self.server = self._stack.enter_context(server)
         self.url = self.server.create_database(_DATABASE)
         with self._connect() as connection:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from benchmarks.chaos.databases import Database, Postgres
+from benchmarks.chaos.disk import Disk
 from benchmarks.chaos.fleet import Fleet, Member
 from benchmarks.chaos.worker import GRACE, TTL
 from benchmarks.support.network import Proxy
@@ -41,6 +42,7 @@ class Faults:
 
     def __init__(self, fleet: Fleet, database: Database, rng: random.Random) -> None:
         self.count: Counter[str] = Counter()
+        self.unsaved: list[tuple[float, float]] = []  #: when the disk was full
         self._fleet = fleet
         self._database = database
         self._rng = rng
@@ -66,6 +68,9 @@ class Faults:
             "step clock": (2, self._step_clock),
             "fail a slot": (1, self._fail_slot),
         }
+        self._disk = Disk(fleet.folder)
+        if self._disk.own:
+            self._kinds["fill the disk"] = (1, self._fill_the_disk)
         if isinstance(database, Postgres):
             server = database
             self._kinds |= {
@@ -101,7 +106,7 @@ class Faults:
         for _, undo in sorted(due, key=lambda item: item[0]):
             try:
                 undo()
-            except sa.exc.SQLAlchemyError:  # the server is down, and comes back
+            except (sa.exc.SQLAlchemyError, RuntimeError, TimeoutError):  # the server is down
                 self._later(_SHORT, undo)
         if everything and self._undo:
             time.sleep(0.2)
@@ -183,6 +188,18 @@ class Faults:
         """Lock a whole table, as a client does that changes its columns."""
         session = server.lock(self._rng.choice(_LOCKED))
         self._later((0.5, _LONG[1]), session.close)
+
+    def _fill_the_disk(self) -> None:
+        """Fill the disk of database and checkpoints; PostgreSQL may end then."""
+        self._disk.fill()
+        began = time.monotonic()
+        self._later(_LONG, lambda: self._free_the_disk(began))
+
+    def _free_the_disk(self, began: float) -> None:
+        self._disk.free()
+        self.unsaved.append((began, time.monotonic()))
+        if isinstance(self._database, Postgres):
+            self._database.server.start()
 
     def _fail_slot(self) -> None:
         """Let trials fail on one slot of a host; a trial that fails on two slots is at fault."""

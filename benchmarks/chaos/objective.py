@@ -12,10 +12,8 @@ from typing import Any
 import optuna_deadline
 from benchmarks.chaos.usage import UsageLog
 
-LAST = 60  #: the last step
 EVERY = 2  #: steps between two checkpoints
 _TICK = 0.01
-_TICKS = 20  #: ticks of a step on one slot
 
 
 def train(trial: Any) -> float:
@@ -24,25 +22,27 @@ def train(trial: Any) -> float:
     first = json.loads(segment.resume.read_text())["step"] + 1 if segment.resume else 0
     folder, study = Path(os.environ["CHAOS_USAGE"]), os.environ["CHAOS_STUDY"]
 
+    last, ticks = int(os.environ["CHAOS_LAST"]), int(os.environ["CHAOS_TICKS"])
+
     def begin(step: int) -> UsageLog:
         return UsageLog(folder, study, trial.number, segment.fence, segment.rank, step)
 
     log = begin(first)
     x = trial.suggest_float("x", 0.0, 1.0)
-    segment.horizon(LAST)
+    segment.horizon(last)
     value = 0.0
     sick = folder.parent / "sick"
-    for step in range(first, LAST + 1):
+    for step in range(first, last + 1):
         if sick.exists() and log.device in sick.read_text():
             raise RuntimeError(f"CUDA error: device lost: {log.device}")
-        for _ in range(_TICKS // segment.world_size):
+        for _ in range(ticks // segment.world_size):
             time.sleep(_TICK)
             log.using(step - 1)
         log.using(step)
         value = x * (1 - math.exp(-(step + 1) / 20))
         trial.report(value, step)
         directive = segment.directive()
-        if directive.leave or step % EVERY == EVERY - 1 or step == LAST:
+        if directive.leave or step % EVERY == EVERY - 1 or step == last:
             segment.save(_writer(trial.number, step), step=step, value=value)
         if directive.leave and not directive.park:
             segment.leave(directive)

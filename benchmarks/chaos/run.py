@@ -82,7 +82,7 @@ def run(
     hosts = hosts or (2 if database == "postgresql" else 1)
     (folder / "usage").mkdir(parents=True)
     members = sum(map(len, FLEET.values()))
-    opened: Database = Postgres(members) if database == "postgresql" else Sqlite(folder)
+    opened: Database = Postgres(folder, members) if database == "postgresql" else Sqlite(folder)
     if database == "sqlite":
         step_sqlite(folder / "clock")
     fleet = None
@@ -95,7 +95,7 @@ def run(
             for index, (name, size) in enumerate(zip(names, cpus, strict=True))
         ]
         fleet = Fleet(places, folder)
-        count = _strike(fleet, opened, random.Random(seed), seconds)
+        faults = _strike(fleet, opened, random.Random(seed), seconds)
         recovered = _recover(fleet, opened, folder)
         _finish(fleet, opened)
     finally:
@@ -103,7 +103,7 @@ def run(
             fleet.close()
         verdict = None
         if sys.exc_info()[0] is None:
-            verdict = _judge(opened, folder, seconds, count, recovered, database, hosts, seed)
+            verdict = _judge(opened, folder, seconds, faults, recovered, database, hosts, seed)
         opened.close()
     assert verdict is not None
     return verdict
@@ -116,7 +116,7 @@ def _create_studies(url: str, seconds: float) -> None:
         agree(study, f"{seconds}s", None, parameters)
 
 
-def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float) -> Counter[str]:
+def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float) -> Faults:
     faults = Faults(fleet, database, rng)
     time.sleep(3.0)  # until the workers have started
     began = said = time.monotonic()
@@ -133,7 +133,7 @@ def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float
     faults.mend(everything=True)
     for name, number in faults.count.most_common():
         say(f"{number:4d}  {name}")
-    return faults.count
+    return faults
 
 
 def _recover(fleet: Fleet, database: Database, folder: Path) -> float:
@@ -175,7 +175,7 @@ def _judge(
     database: Database,
     folder: Path,
     seconds: float,
-    count: Counter[str],
+    faults: Faults,
     recovered: float,
     kind: str,
     hosts: int,
@@ -189,7 +189,7 @@ def _judge(
     overlaps = checker.overlaps(uses)
     illegal = checker.illegal_events(entries) + checker.without_grant(uses, entries)
     lost = checker.lost_trials(endings, {(use.study, use.number) for use in uses})
-    redone = checker.lost_steps(uses, evidence.read_reports(engine))
+    redone = checker.lost_steps(uses, evidence.read_reports(engine), faults.unsaved)
     for words, found in (("overlap", overlaps), ("illegal", illegal), ("lost", lost)):
         for line in found[:20]:
             say(f"{words}: {line}")
@@ -198,7 +198,7 @@ def _judge(
             say(f"redone: {steps} steps by {segment}")
     return Verdict(
         seconds=seconds,
-        faults=count.total(),
+        faults=faults.count.total(),
         tenures=sum(entry.kind == "acquire" for entry in entries),
         overlaps=len(overlaps),
         illegal_events=len(illegal),

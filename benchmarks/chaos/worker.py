@@ -30,11 +30,18 @@ class Place:
     cpus: int
     folder: Path  #: the folder of the run
     host: str = "chaos"  #: workers of one host offer the same slots
+    last: int = 60  #: the last step of a trial
+    ticks: int = 20  #: the ticks of a step on one slot
 
     @property
     def usage(self) -> Path:
         """The folder in which ranks write their use of slots."""
         return self.folder / "usage"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, on the disk that may be filled."""
+        return self.folder / "disk" / "checkpoints"
 
     @property
     def clock(self) -> Path:
@@ -50,6 +57,7 @@ def work(place: Place, log: Path) -> None:
     os.environ["OPTUNA_DEADLINE_HOST"] = place.host
     os.environ["OPTUNA_DEADLINE_ADDRESS"] = "127.0.0.1"  # of all hosts here
     os.environ["CHAOS_USAGE"], os.environ["CHAOS_STUDY"] = str(place.usage), place.study
+    os.environ["CHAOS_LAST"], os.environ["CHAOS_TICKS"] = str(place.last), str(place.ticks)
     os.environ["COLUMNS"] = "200"  # for the log
     if place.url.startswith("sqlite"):
         step_sqlite(place.clock)
@@ -61,7 +69,7 @@ def work(place: Place, log: Path) -> None:
         )
         worker = ElasticWorker(
             study, f"{OBJECTIVE}:train", agree(study, None, None, {}),
-            cpus=place.cpus, pool=POOL, checkpoints=place.folder / "checkpoints",
+            cpus=place.cpus, pool=POOL, checkpoints=place.checkpoints,
             ttl=TTL, grace=GRACE, park=2, across_hosts=True,
         )  # fmt: skip
         settled = worker.run().settled

@@ -87,7 +87,9 @@ class EmbeddedPostgres(PostgresServer):
         durable: bool = False,
         binaries: Path | None = None,
         settings: tuple[str, ...] = (),
+        parent: Path | None = None,
     ) -> None:
+        self._parent = parent
         self._port = _free_port()
         super().__init__(f"postgresql://postgres@127.0.0.1:{self._port}/postgres")
         self._settings = (*_SETTINGS, *(() if durable else _NOT_DURABLE), *settings)
@@ -104,7 +106,8 @@ class EmbeddedPostgres(PostgresServer):
     def __enter__(self) -> EmbeddedPostgres:
         self._identity = _unprivileged()
         # No TemporaryDirectory, since the watcher removes the folder too.
-        self.folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-pg-", dir=_temporary()))
+        parent = self._parent or _temporary()
+        self.folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-pg-", dir=parent))
         self._data = self.folder / "data"
         self._watcher = watch(os.getpid(), self._data / "postmaster.pid", self.folder)
         try:
@@ -131,6 +134,8 @@ class EmbeddedPostgres(PostgresServer):
     def start(self, patience: float = 20.0) -> None:
         """Start the server on its port and wait until it takes connections."""
         until = time.monotonic() + patience
+        if self._server is not None and self._server.poll() is not None:
+            self._server = None  # it ended by itself
         while self._server is None:
             self._server = self._spawn()
             while self._server.poll() is None and not self._ready():

@@ -16,7 +16,6 @@ from optuna_deadline.rank.processes import ended_workers
 from optuna_deadline.worker.agent import Agent
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
-    RETRY_SECONDS,
     describe_database_error,
     is_refusal,
     may_pass,
@@ -25,27 +24,29 @@ from optuna_deadline.worker.devices import host_name
 
 _logger = logging.getLogger("optuna_deadline")
 _EXIT_SECONDS = 5.0  # seconds for the ranks of a killed worker to exit
+_LOOK_SECONDS = 0.2  # seconds between two looks for them
 _JOIN_SECONDS = 20.0  # seconds for which a worker tries to join
-_SLOT_RETRY_SECONDS = 1.0  # seconds between two tries to get slots that are held
+_RETRY_SECONDS = 0.5  # seconds between two tries of the database, or of slots that are held
 
 
 T = TypeVar("T")
 
 
-def when_answering(start: Callable[[], T], wait: float = 0.0) -> T:
+def when_answering(start: Callable[[], T], wait: float = 0.0, least: float = 0.0) -> T:
     """The result of a function that opens the database, called again while that may help.
 
     Args:
         start: Can be called again after a database error.
         wait: Seconds to wait for a database that does not answer at all. One that is there, and
             ends or refuses a connection, is waited for as in :func:`join` at least.
+        least: Seconds to wait at least, whatever the error.
     """
     began, warned = time.monotonic(), False
     while True:
         try:
-            return start()
+            result = start()
         except DATABASE_ERRORS as error:
-            patience = max(wait, _JOIN_SECONDS if may_pass(error) else 0.0)
+            patience = max(wait, least, _JOIN_SECONDS if may_pass(error) else 0.0)
             if is_refusal(error) or time.monotonic() >= began + patience:
                 raise
             if not warned:
@@ -54,7 +55,12 @@ def when_answering(start: Callable[[], T], wait: float = 0.0) -> T:
                     describe_database_error(error), patience,
                 )  # fmt: skip
             warned = True
-            time.sleep(_SLOT_RETRY_SECONDS)
+            time.sleep(_RETRY_SECONDS)
+        else:
+            if warned:
+                waited = time.monotonic() - began
+                _logger.warning("The database serves this worker after %.1f s.", waited)
+            return result
 
 
 def join(agent: Agent, table: AllocationTable, wait: float = 0.0) -> None:
@@ -68,22 +74,21 @@ def join(agent: Agent, table: AllocationTable, wait: float = 0.0) -> None:
         wait: Seconds to wait for slots that are held, for example by a worker that has just died.
     """
     began, warned = time.monotonic(), False
+
+    def register() -> None:
+        _reap_killed_workers(table)
+        agent.register()
+
     while True:
         try:
-            _reap_killed_workers(table)
-            return agent.register()
-        except DATABASE_ERRORS as error:
-            if time.monotonic() > began + _JOIN_SECONDS:
-                raise
-            _logger.warning("Joining the pool again: %s.", describe_database_error(error))
-            time.sleep(RETRY_SECONDS)
+            return when_answering(register, least=_JOIN_SECONDS)
         except SlotTaken as error:
             if time.monotonic() > began + wait:
                 raise
             if not warned:
                 _logger.warning("Waiting %g s at most: %s", wait, error)
             warned = True
-            time.sleep(_SLOT_RETRY_SECONDS)
+            time.sleep(_RETRY_SECONDS)
             with suppress(*DATABASE_ERRORS):
                 table.reap()  # there may be no other worker that does it
 
@@ -93,7 +98,7 @@ def _reap_killed_workers(table: AllocationTable) -> None:
     began, workers = time.monotonic(), table.on_host(host_name())
     gone, lingering = ended_workers(workers)
     while lingering and time.monotonic() < began + _EXIT_SECONDS:  # a GPU's memory is freed late
-        time.sleep(RETRY_SECONDS)
+        time.sleep(_LOOK_SECONDS)
         gone, lingering = ended_workers(workers)
     if gone:
         table.reap_ended(gone)

@@ -64,7 +64,7 @@ from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.worker.agent import END_IS_LATE, Agent
-from optuna_deadline.worker.database_errors import DATABASE_ERRORS
+from optuna_deadline.worker.database_errors import DATABASE_ERRORS, leave_outages_to_workers
 from optuna_deadline.worker.devices import Offer, host_name, make_offer
 from optuna_deadline.worker.registration import describe_machine
 from optuna_deadline.worker.segment import PATIENCE
@@ -172,6 +172,7 @@ class ElasticWorker:
             DeadlineError: The objective cannot be loaded, or its import does not end.
             StudyGone: The study was deleted.
         """
+        leave_outages_to_workers()
         settled, overhead = when_answering(
             lambda: (self.table.orders("").settled, self._overhead()), self._wait
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ DATABASE_ERRORS = (
     sa.exc.InterfaceError,
     sa.exc.InternalError,
     sa.exc.TimeoutError,
+    sa.exc.PendingRollbackError,
     StorageInternalError,
 )
 
@@ -68,11 +70,20 @@ _PASSES = re.compile(
     r"too many (clients|connections)|connection slots|no more connections|query_wait_timeout"
     r"|starting up|shutting down|recovery mode|not yet accepting|terminating connection"
     r"|closed (the connection )?unexpectedly|connection reset|unexpected eof|lock timeout"
-    r"|database is locked|read-only transaction"
+    r"|database is locked|read-only transaction|disk is full|no space left|could not extend"
 )
 
 #: Seconds until the next attempt to reach the database.
 RETRY_SECONDS = 0.2
+
+
+def leave_outages_to_workers() -> None:
+    """Drop Optuna's warning of a lost connection, which has the whole statement in it."""
+    logging.getLogger("optuna.storages._rdb.storage").addFilter(_is_no_outage)
+
+
+def _is_no_outage(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Caught an error from sqlalchemy")
 
 
 def describe_database_error(error: BaseException) -> str:

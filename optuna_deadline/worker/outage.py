@@ -37,7 +37,7 @@ class Outage:
     def ends(self) -> float | None:
         """Record that it is over; the seconds that it lasted, if that is to be logged."""
         since, self.since = self.since, None
-        return time.monotonic() - since if since is not None and self._logged else None
+        return max(0.0, time.monotonic() - since) if since is not None and self._logged else None
 
     def discount(self, seconds: float) -> None:
         """Count these seconds as none of it."""

@@ -129,11 +129,21 @@ class SlotHealth:
         blamed = self._blamed.get(number)
         if blamed == slot or not any(row.outcome == AT_FAULT for row in mine):
             return False
+        if blamed is None and self._is_out_for_others(slot):
+            return False  # another worker of this host has blamed the same slot
         self._blamed.pop(number, None)
         if blamed is not None and (record := self._slots.get(blamed)) is not None:
             record.failed.discard(number)
             record.back_at, record.pause = time.monotonic(), FIRST_PAUSE
         return True
+
+    def _is_out_for_others(self, slot: int) -> bool:
+        """Whether another worker, which offers the same slot, has taken it out of use."""
+        events = self._table.pool_events(kinds=("device",))
+        last = {event.worker: event for event in events if event.slot == slot}
+        return any(
+            not event.detail["in_use"] for name, event in last.items() if name != self._worker_id
+        )
 
     def _others_train(self, rows: Sequence[SegmentRow], gang: Gang, slot: int) -> bool:
         """Whether other trials train elsewhere, or did a moment ago on slots that do not fail."""

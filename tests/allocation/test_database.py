@@ -234,6 +234,11 @@ def test_errors_have_one_name_whatever_the_driver(postgres_url: str, driver: str
             other.rows("SELECT pg_terminate_backend(CAST(:own AS INTEGER))", own=own)
         tx.rows("SELECT 1")
     assert gone.value.connection_invalidated
+    with pytest.raises(sa.exc.OperationalError), database.engine.begin() as connection:
+        own = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        with database.each_alone(SCOPE) as other:
+            other.rows("SELECT pg_terminate_backend(CAST(:own AS INTEGER))", own=own)
+        connection.exec_driver_sql("SELECT 1")
     assert pools(database) == []
     away = Database(create(url.set(port=1)))
     with pytest.raises(sa.exc.OperationalError, match="refused"):

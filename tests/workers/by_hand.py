@@ -120,8 +120,9 @@ class Hand:
         self.lost_answers = 0  #: of so many grants the answer is lost
         for name in WRITES:
             setattr(self.table, name, self._recorded(name, getattr(self.table, name)))
+        offer = options.pop("offer", Offer((), options.pop("cpus", 2)))
         self.agent = Agent(
-            self.study, self.table, ObjectiveSource(), Offer((), options.pop("cpus", 2)), folder,
+            self.study, self.table, ObjectiveSource(), offer, folder,
             machine_info=options.pop("machine_info", MachineInfo()), **options,
         )  # fmt: skip
         self.agent.register()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from by_hand import Hand, faked
 
+from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.worker.devices import Offer
 from optuna_deadline.worker.slot_health import FIRST_PAUSE
 
 LOST = ("RuntimeError: CUDA error: unspecified launch failure", "Traceback")
@@ -146,6 +149,29 @@ def test_a_trial_that_fails_on_a_second_slot_is_at_fault(hand: Hand) -> None:
     assert _fail(hand, bad, BUG) == ("failed", "error")
     hand.turn()
     assert len(_offered(hand)) == 2, "the first slot is tried again at once"
+
+
+def test_the_slot_that_a_former_worker_blamed_is_no_second_one(tmp_path: Path) -> None:
+    """The one that follows it knows nothing of the slot."""
+    with faked() as (clock, _), ExitStack() as opened:
+
+        def joined(gpu: int, of: Hand | None = None) -> Hand:
+            folder, offer = tmp_path / f"{of is None}", Offer((gpu,), 0)
+            hand = Hand(clock, folder, of=of, deadline=100_000.0, offer=offer)
+            return opened.enter_context(closing(hand))
+
+        hand = joined(0)
+        good = hand.started()
+        _train(hand, good)
+        term, bad = hand.term or 0, hand.open()
+        for _ in range(2):
+            former = joined(1, of=hand)
+            again = Assignment(bad, "run", former.agent.id, 1, "test", ())
+            hand.table.write_plan(hand.agent.id, term, [again])
+            former.look()
+            former.turns(2)
+            assert _fail(former, bad) == ("paused", "slot") and _offered(hand) == ["gpu:0"]
+            hand.table.leave(former.agent.id)
 
 
 def test_it_is_tried_again_after_growing_pauses_until_a_trial_trains_on_it(hand: Hand) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,9 +18,11 @@ from optuna_deadline.elastic import lifecycle, run
 from optuna_deadline.elastic.lifecycle import leaving_on_signals, when_answering
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.worker.agent import Agent
+from optuna_deadline.worker.database_errors import leave_outages_to_workers
 
 FULL = "FATAL:  sorry, too many clients already"
 CUT = "server closed the connection unexpectedly"
+DISK = "database or disk is full"
 AWAY = "connection refused. Is the server running on that host?"
 
 
@@ -56,15 +59,16 @@ def _failing(errors: list[Exception]) -> Callable[[], str]:
     return start
 
 
-@pytest.mark.parametrize("words", [FULL, CUT, "FATAL:  the database system is starting up"])
+@pytest.mark.parametrize("words", [FULL, CUT, "FATAL:  the database system is starting up", DISK])
 def test_a_database_that_is_there_is_tried_again_and_told_once(
     clock: Clock, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrapped = StorageInternalError("An exception is raised during the commit.")
     wrapped.__cause__ = _error(words)
     assert when_answering(_failing([_error(words), wrapped, _error(words)])) == "started"
-    [line] = caplog.messages
+    line, over = caplog.messages
     assert words in line and "waits 20 s at most" in line
+    assert over == "The database serves this worker after 1.5 s."
     with pytest.raises(sa.exc.OperationalError):
         when_answering(_failing([_error(words)] * 99))
     assert 20 < clock.now < 30
@@ -134,3 +138,16 @@ def test_a_second_ctrl_c_ends_the_worker_at_once(number: signal.Signals) -> None
             signal.raise_signal(number)
         assert len(asked) == 1
     assert signal.getsignal(number) is before
+
+
+def test_optuna_says_nothing_of_a_lost_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Its warning has the whole statement in it, and the worker has said it in one sentence."""
+    leave_outages_to_workers()
+    storage = logging.getLogger("optuna.storages._rdb.storage")
+    storage.addHandler(caplog.handler)
+    storage.setLevel(logging.WARNING)
+    storage.warning("Caught an error from sqlalchemy: gone. Falling back to a slower alternative.")
+    storage.warning("something else")
+    storage.removeHandler(caplog.handler)
+    storage.setLevel(logging.NOTSET)
+    assert set(caplog.messages) == {"something else"}

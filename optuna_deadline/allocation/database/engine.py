@@ -218,7 +218,8 @@ def _begin_by_statement(engine: sa.Engine) -> sa.Engine:
 
     def send(statement: str) -> Callable[[sa.Connection], None]:
         def listener(connection: sa.Connection) -> None:
-            if not connection.get_execution_options().get(_ALONE):
+            gone = connection.invalidated and statement == "ROLLBACK"  # nothing to undo there
+            if not gone and not connection.get_execution_options().get(_ALONE):
                 connection.exec_driver_sql(statement)
 
         return listener
