@@ -59,6 +59,13 @@ def read_endings(engine: sa.Engine, url: str, studies: list[str]) -> dict[Trial,
     }
 
 
+def settled(engine: sa.Engine) -> set[str]:
+    """The studies that have ended."""
+    query = sa.select(schema.study.c.name).where(schema.study.c.settled.is_not(None))
+    with engine.connect() as connection:
+        return set(connection.execute(query).scalars())
+
+
 def unsettled(engine: sa.Engine) -> list[str]:
     """The studies that have not ended."""
     query = sa.select(schema.study.c.name).where(schema.study.c.settled.is_(None))

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from optuna_deadline.allocation.database.schema import leader, tenant, worker
 
 T = TypeVar("T")
 _SHORT = (0.2, 1.5)
-_LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # seconds until other workers have the slots
+LONG = (TTL + GRACE + 0.5, TTL + GRACE + 3.0)  # seconds until other workers have the slots
 _STEPS = (-3600.0, -20.0, -5.0, -0.5, 0.0, 0.5, 5.0, 20.0, 3600.0)
 _LOCKED = (
     "optuna_deadline_report", "optuna_deadline_slot", "optuna_deadline_trial",
@@ -38,9 +38,17 @@ class Faults:
         fleet: The workers.
         database: Their database.
         rng: The source of all random choices.
+        steps: The steps of the clock, in seconds.
     """
 
-    def __init__(self, fleet: Fleet, database: Database, rng: random.Random) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        database: Database,
+        rng: random.Random,
+        steps: Sequence[float] = _STEPS,
+    ) -> None:
+        self._steps = steps
         self.count: Counter[str] = Counter()
         self.unsaved: list[tuple[float, float]] = []  #: when the disk was full
         self._fleet = fleet
@@ -52,14 +60,14 @@ class Faults:
         self._kinds: dict[str, tuple[int, Callable[[], object]]] = {
             "kill agent": (3, lambda: self._kill("agent")),
             "freeze agent": (3, lambda: self._freeze("agent", _SHORT)),
-            "freeze agent for long": (4, lambda: self._freeze("agent", _LONG)),
+            "freeze agent for long": (4, lambda: self._freeze("agent", LONG)),
             "ask agent to leave": (1, lambda: self._signal("agent", signal.SIGTERM)),
             "kill rank": (3, lambda: self._kill("rank")),
-            "freeze rank": (2, lambda: self._freeze("rank", _LONG)),
+            "freeze rank": (2, lambda: self._freeze("rank", LONG)),
             "kill watchdog": (3, lambda: self._kill("watchdog")),
-            "freeze watchdog": (3, lambda: self._freeze("watchdog", _LONG)),
+            "freeze watchdog": (3, lambda: self._freeze("watchdog", LONG)),
             "kill fork server": (2, lambda: self._kill("fork server")),
-            "freeze fork server": (2, lambda: self._freeze("fork server", _LONG)),
+            "freeze fork server": (2, lambda: self._freeze("fork server", LONG)),
             "freeze a whole worker": (2, self._freeze_family),
             "kill planner": (2, lambda: self._kill_holder(tenant.c.planner)),
             "freeze planner for long": (2, lambda: self._freeze_holder(tenant.c.planner)),
@@ -147,7 +155,7 @@ class Faults:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         self._rng.shuffle(pids)
-        self._later(_LONG, lambda: each(self._fleet.thaw, pids))
+        self._later(LONG, lambda: each(self._fleet.thaw, pids))
 
     def _kill_holder(self, office: sa.Column[str]) -> None:
         os.kill(self._holder(office).pid, signal.SIGKILL)
@@ -156,7 +164,7 @@ class Faults:
         member = self._holder(office)
         pid = member.pid
         self._fleet.freeze(member)
-        self._later(_LONG, lambda: self._fleet.thaw(pid))
+        self._later(LONG, lambda: self._fleet.thaw(pid))
 
     def _holder(self, office: sa.Column[str]) -> Member:
         """The worker that plans a study or leads the pool."""
@@ -167,7 +175,7 @@ class Faults:
         return next(member for member in everyone if member.pid == pid)
 
     def _step_clock(self) -> None:
-        self._database.step_clock(self._rng.choice(_STEPS))
+        self._database.step_clock(self._rng.choice(self._steps))
 
     def _restart(self, server: Postgres) -> None:
         if server.server.pid is not None:
@@ -177,23 +185,23 @@ class Faults:
     def _freeze_server(self, server: Postgres) -> None:
         server.server.pause()
         # In a thread: the next fault may wait for an answer of the server.
-        threading.Timer(self._rng.uniform(0.5, _LONG[1]), server.server.resume).start()
-        self._later(_LONG, server.server.resume)
+        threading.Timer(self._rng.uniform(0.5, LONG[1]), server.server.resume).start()
+        self._later(LONG, server.server.resume)
 
     def _take_no_writes(self, server: Postgres) -> None:
         server.take_writes(False)
-        self._later((0.5, _LONG[1]), lambda: server.take_writes(True))
+        self._later((0.5, LONG[1]), lambda: server.take_writes(True))
 
     def _lock(self, server: Postgres) -> None:
         """Lock a whole table, as a client does that changes its columns."""
         session = server.lock(self._rng.choice(_LOCKED))
-        self._later((0.5, _LONG[1]), session.close)
+        self._later((0.5, LONG[1]), session.close)
 
     def _fill_the_disk(self) -> None:
         """Fill the disk of database and checkpoints; PostgreSQL may end then."""
         self._disk.fill()
         began = time.monotonic()
-        self._later(_LONG, lambda: self._free_the_disk(began))
+        self._later(LONG, lambda: self._free_the_disk(began))
 
     def _free_the_disk(self, began: float) -> None:
         self._disk.free()
@@ -206,17 +214,17 @@ class Faults:
         self._sick = self._sick or f"{self._fleet.members[0].place.host}/cpu:0"
         file = self._fleet.folder / "sick"
         file.write_text(self._sick)
-        self._later(_LONG, lambda: file.unlink(missing_ok=True))
+        self._later(LONG, lambda: file.unlink(missing_ok=True))
 
     def _stall(self, number: int) -> None:
-        self._hang(self._rng.sample(self._database.proxies, number), (0.5, _LONG[1]))
+        self._hang(self._rng.sample(self._database.proxies, number), (0.5, LONG[1]))
 
     def _cut_off(self) -> None:
         """Cut a host's workers off the database until another host has its slots."""
         hosts = [member.place.host for member in self._fleet.members]
         cut = self._rng.choice(sorted(set(hosts)))
         lines = zip(hosts, self._database.proxies, strict=True)
-        self._hang([proxy for host, proxy in lines if host == cut], _LONG)
+        self._hang([proxy for host, proxy in lines if host == cut], LONG)
 
     def _hang(self, proxies: Iterable[Proxy], between: tuple[float, float]) -> None:
         for proxy in proxies:
@@ -226,7 +234,7 @@ class Faults:
     def _refuse(self) -> None:
         proxy = self._rng.choice(self._database.proxies)
         proxy.refuse()
-        self._later((0.5, _LONG[1]), proxy.flow)
+        self._later((0.5, LONG[1]), proxy.flow)
 
     def _delay(self) -> None:
         proxy = self._rng.choice(self._database.proxies)

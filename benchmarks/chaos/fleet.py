@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -64,10 +64,17 @@ class Fleet:
         for index, place in enumerate(self.places):
             self.members.append(Member(index, place, self._start(index, place)))
 
-    def keep(self) -> None:
-        """Replace dead workers, and those frozen for so long that an operator would do so."""
+    def keep(self, done: Collection[str] = ()) -> None:
+        """Replace dead workers, and those frozen for so long that an operator would do so.
+
+        Args:
+            done: Studies that have ended, which need no worker.
+        """
+        self.ghosts = [ghost for ghost in self.ghosts if ghost.process.is_alive()]
         for member in self.members:
             frozen = member.frozen_at
+            if member.place.study in done:
+                continue
             if not member.process.is_alive():
                 # A worker without a database exits at once; this limits the restarts.
                 if time.monotonic() - member.started_at > _RESTART:
@@ -75,6 +82,11 @@ class Fleet:
             elif frozen is not None and time.monotonic() - frozen > TTL + 0.5 * GRACE:
                 self.ghosts.append(Member(member.index, member.place, member.process, frozen))
                 self._replace(member)
+
+    def move(self, member: Member, place: Place) -> None:
+        """Start a worker of another study in the place of one that has ended."""
+        member.place = place
+        self._replace(member)
 
     def freeze(self, member: Member) -> None:
         """Send SIGSTOP to a worker."""

@@ -1,0 +1,1 @@
+"""A compressed week: many short studies one after the other in a pool, among random faults."""
