@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test landing test-all versions chaos lint types imports docs pictures audit sbom clean
+.PHONY: help demo test landing test-all versions chaos soak lint types imports docs pictures audit sbom clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,8 @@ versions: .venv/test.stamp  ## Run tests with Optuna 4.9, and with the lowest ve
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
 	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)
+soak: .venv/test.stamp  ## Serve 300 studies among random faults on both databases (40 min); one row per promise
+	@$(BIN)/python -m benchmarks.soak --seed $(SEED) $(ARGS)
 
 lint: .venv/test.stamp  ## Check style and formatting
 	@$(BIN)/ruff check .

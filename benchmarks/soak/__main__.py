@@ -127,9 +127,8 @@ def _judge(rota: Rota, faults: Faults, database: Database, folder: Path) -> list
 
     def winners() -> dict[str, Path | None]:
         found = [find_winner(table, "maximize", intact) for table in tables]
-        paths = [
-            one.checkpoint and Path(str(one.checkpoint.path)) if one else None for one in found
-        ]
+        saved = [None if one is None else one.checkpoint for one in found]
+        paths = [None if one is None else Path(str(one.path)) for one in saved]
         return dict(zip(names, paths, strict=True))
 
     size, kept = _size(engine), winners()
@@ -145,6 +144,7 @@ def _judge(rota: Rota, faults: Faults, database: Database, folder: Path) -> list
         Row("clean changes no trial, report or best model",
             f"{sum(e for e, _ in folded)} events, {sum(w for _, w in folded)} workers", same),
         none("no process is left", _left(folder)),
+        Row("(figure) trials", f"{len(endings)} in {len(names)} studies", True),
         Row("(figure) size of the database", f"{size / len(endings) / 1024:.1f} KB a trial", True),
         Row("(figure) faults", f"{faults.count.total()}, of {len(faults.count)} kinds", True),
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.chaos import checker
@@ -95,7 +96,7 @@ def of_logs(logs: Mapping[str, str]) -> list[Row]:
             traces += [f"{name}: {found}" for found in re.findall(r"Traceback.*", process)]
             said = re.findall(r"The database does not (?:answer|serve this worker) \(|"
                               r"The database answers again", process)  # fmt: skip
-            pairs = zip(said, said[1:], strict=False)
+            pairs = pairwise(said)
             doubled += [f"{name}: {a}" for a, b in pairs if a == b and "again" not in a]
     return [
         none("no log has a traceback", traces, f"{lines} lines"),

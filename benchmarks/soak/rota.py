@@ -23,6 +23,8 @@ from optuna_deadline.elastic import agree
 CREWS = ((1, 2), (1, 2), (1, 2), (1, 2))
 POLICIES = ("adaptive_halving", "hypersched", "hermes", "fifo", "asha")
 LAST, TICKS = 7, 3  # the last step of a trial, and the ticks of a step
+_SECONDS = (10.0, 30.0, 45.0, *(60.0,) * 7)  # to the deadline of a study
+_SPARE = 1.15  # trials allowed for each one wanted, since short studies end early
 _LOOK_SECONDS = 0.5
 #: Seconds from the end of a study until its workers must have ended, those frozen apart.
 END_SECONDS = 15.0
@@ -66,7 +68,7 @@ class Rota:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._engine = sa.create_engine(self.database.url, poolclass=sa.pool.NullPool)
         self._looked = -1.0
-        self._mean = self.trials / self.studies
+        self._mean = _SPARE * self.trials / self.studies
         self.now = [self._open(crew) for crew in range(len(CREWS))]
 
     @property
@@ -106,7 +108,7 @@ class Rota:
         """Open a study; one that a fault interrupted is opened again."""
         name = f"study-{len(self.terms)}"
         trials = round(self._mean * self.rng.uniform(0.6, 1.4))
-        seconds = self.rng.choice((10.0, 30.0, 45.0, 60.0, 60.0))
+        seconds = self.rng.choice(_SECONDS)
         study = optuna.create_study(
             study_name=name, storage=self.database.url, direction="maximize", load_if_exists=True
         )
