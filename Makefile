@@ -43,6 +43,7 @@ versions: .venv/test.stamp  ## Run tests with Optuna 4.9, and with the lowest ve
 
 chaos: .venv/test.stamp  ## Kill, freeze and cut off real workers for SECONDS, then check what they did
 	@$(BIN)/python -m benchmarks.chaos --seconds $(SECONDS) --database $(DATABASE) --seed $(SEED)
+
 soak: .venv/test.stamp  ## Serve 300 studies among random faults on both databases (40 min); one row per promise
 	@$(BIN)/python -m benchmarks.soak --seed $(SEED) $(ARGS)
 

@@ -34,8 +34,8 @@ from optuna_deadline.planning.settlement import find_winner
 
 #: Seconds between two faults, in the mean.
 _BETWEEN = 1.5
-#: A study that nobody serves at a large step of the clock ends by the clock; `make chaos` has
-#: those steps, with studies that are always served.
+#: A study without a worker ends by the clock that is stepped: so large steps are in `make chaos`,
+#: whose studies always have workers.
 _STEPS = (-5.0, -0.5, 0.0, 0.5, 5.0)
 _LAST_STUDIES = 90.0  # seconds for the studies that are open after the last fault
 

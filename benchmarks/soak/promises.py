@@ -74,14 +74,14 @@ def of_deadlines(terms: Sequence[Term], uses: Collection[Use], frozen: float) ->
     deadlines = {term.name: term.deadline for term in terms}
     late = {use.segment: use.last - deadlines[use.study] for use in uses}
     most = max(late.values(), default=0.0)
-    ends = [term.ended - term.deadline for term in terms if term.ended is not None]
-    open_ = [term.name for term in terms if term.ended is None]
+    ends = {t.name: t.ended - t.deadline for t in terms if t.ended is not None}
+    last = f"; the last {max(ends.values()):.1f} s after its deadline" if ends else ""
+    open_ = [term.name for term in terms if term.name not in ends]
     return [
         Row(f"no rank trains past the deadline, but for {frozen:.0f} s in which it is frozen",
             f"{most:.1f} s", most <= LATE + frozen,
             [f"{segment}: {s:.1f} s" for segment, s in late.items() if s > LATE + frozen]),
-        Row("each study ends", f"{len(ends)} of {len(terms)}; the last {max(ends):.1f} s after "
-            "its deadline", not open_, open_),
+        Row("each study ends", f"{len(ends)} of {len(terms)}{last}", not open_, open_),
         none("each worker ends with its study", [t.name for t in terms if t.stuck],
              f"{len(terms)} studies"),
     ]  # fmt: skip
