@@ -66,7 +66,10 @@ class Rota:
 
     def __post_init__(self) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._engine = sa.create_engine(self.database.url, poolclass=sa.pool.NullPool)
+        self._url = sa.make_url(self.database.url)
+        if self._url.get_backend_name() == "postgresql":  # a fault may keep a table locked
+            self._url = self._url.update_query_dict({"options": "-c lock_timeout=1s"})
+        self._engine = sa.create_engine(self._url, poolclass=sa.pool.NullPool)
         self._looked = -1.0
         self._mean = _SPARE * self.trials / self.studies
         self.now = [self._open(crew) for crew in range(len(CREWS))]
@@ -109,8 +112,9 @@ class Rota:
         name = f"study-{len(self.terms)}"
         trials = round(self._mean * self.rng.uniform(0.6, 1.4))
         seconds = self.rng.choice(_SECONDS)
+        url = self._url.render_as_string(hide_password=False)
         study = optuna.create_study(
-            study_name=name, storage=self.database.url, direction="maximize", load_if_exists=True
+            study_name=name, storage=url, direction="maximize", load_if_exists=True
         )
         deadline = time.monotonic() + seconds
         parameters = {"min_resource": 2, "max_resource": LAST + 1, "most_trials": trials}
