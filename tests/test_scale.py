@@ -16,7 +16,6 @@ from optuna_deadline.allocation.database.access import listening
 from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool_leader import MAX_BATCH, PoolLeader
-from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
 
 pytestmark = pytest.mark.nightly_but(r"^$")
@@ -79,7 +78,7 @@ def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: Postg
         if statement == "COMMIT":
             commits.append(0)
 
-    leader = PoolLeader(table, make_divider("even"), made.planner_of(1))
+    leader = PoolLeader(table, "even", made.planner_of(1))
     with listening(note):
         assert leader.tick() and not leader.tick()
     lent = Counter(slot.lent_to for slot in table.slots())
@@ -93,11 +92,9 @@ def test_a_pool_that_is_dealt_anew_is_lent_in_short_transactions(postgres: Postg
 def test_the_leaders_work_grows_with_the_pool_and_no_faster() -> None:
     def work(size: Size, divider: str) -> int:
         made = build(size)
-        leader = PoolLeader(
-            made.tables[1], make_divider(divider), made.planner_of(1), lambda: made.now
-        )
+        leader = PoolLeader(made.tables[1], divider, made.planner_of(1), lambda: made.now)
         return instructions(leader.tick)
 
-    for divider in ("even", "market"):
+    for divider in ("even", "purse"):
         small, large = (work(Size(hosts, studies=hosts // 4), divider) for hosts in (16, 64))
         assert large < 5 * small, divider

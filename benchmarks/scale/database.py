@@ -19,7 +19,6 @@ from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.records import Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.planning.pool_leader import PoolLeader
-from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.study import policy_choice
 
 
@@ -112,7 +111,7 @@ class Database:
         policy = policy_choice.make(self._policy, {"max_resource": STEPS})
         count = 2 * self._found.size.share
         planner = make_planner(table, policy, me, count, time.monotonic)
-        leader = PoolLeader(table, make_divider("even"), me)
+        leader = PoolLeader(table, "even", me)
         for _ in range(20):
             planner.tick()
 
@@ -163,7 +162,7 @@ def _plan_afresh(url: str, study: int, me: str, trials: int, policy: str) -> dic
     for _ in range(3):
         planner.tick()
     sizes["planned"] = _resident()
-    leader = PoolLeader(table, make_divider("market"), me)
+    leader = PoolLeader(table, "purse", me)
     for _ in range(3):
         leader.tick()
     sizes["divided"] = _resident()

@@ -16,11 +16,12 @@ from optuna_deadline.planning.placement.slot_assignment import assign_shares
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
+from optuna_deadline.policies.pool.fair_share import whole_slots
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.simulation.environment import CountedTrials
 from optuna_deadline.study import policy_choice
 
-DIVIDERS = ("even", "market")
+DIVIDERS = ("even", "purse")
 
 
 @contextmanager
@@ -112,13 +113,13 @@ def time_leader(found: Situation, divider: str) -> dict[str, Any]:
         read += took
         chosen = make_divider(divider)
         with cpu() as took:
-            shares = chosen.divide(reading.snapshot)
+            shares = whole_slots(reading.snapshot, chosen.rates(reading.snapshot))
         divide += took
         most = {study.study_id: study.most for study in reading.snapshot.studies}
         with cpu() as took:
             assign_shares(shares, most, reading.slots, reading.reach)
         dealt += took
-    leader = PoolLeader(table, make_divider(divider), found.planner_of(1), lambda: found.now)
+    leader = PoolLeader(table, divider, found.planner_of(1), lambda: found.now)
     for _ in range(2):
         found.now += 1.0
         with cpu() as took:

@@ -101,6 +101,16 @@ class StudyClaim:
     most: int  #: slots that the study could use if it were alone
     done: float  #: slot-seconds trained so far
     remaining: float | None  #: expected further slot-seconds, if known
+    work: float | None = None  #: slot-seconds that have to be done; None for a search
+    span: float = 0.0  #: seconds that its longest trial still needs on one slot
+
+
+class Account(NamedTuple):
+    """What a study of a pool has in a second; nothing by default."""
+
+    slots: int = 0  #: lent to it
+    rate: float = 0.0  #: slots that the divider gives it, in fractions
+    spending: float = 0.0  #: the part of its purse that this costs
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,9 @@ class Tenant:
     deadline: float
     claim: StudyClaim | None  #: None before its first claim
     served: float  #: slot-seconds lent to it since it joined
-    entitled: float  #: slot-seconds of its fair share since it joined
+    entitled: float  #: slot-seconds of its rate since it joined
+    spent: float  #: the part of its purse that it has spent since it joined
+    counted: float  #: until when these accounts are up to date
     direction: str = "minimize"  #: of its values
 
 

@@ -33,6 +33,7 @@ from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.policies.registry import DEFAULT_DIVIDER
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.samplers import DeadlineSampler
@@ -63,11 +64,8 @@ def demo(
     policy: PolicyName = None,
     settings: Settings = None,
     divider: Annotated[
-        str | None,
-        typer.Option(
-            help="How the studies share: even or market; by default market for shockwave."
-        ),
-    ] = None,
+        str, typer.Option(help="How the studies share: purse or even.")
+    ] = DEFAULT_DIVIDER,
     budget: Annotated[
         str | None, typer.Option(help="Budget, as in 0.02usd; needs --price.")
     ] = None,
@@ -86,7 +84,6 @@ def demo(
     if (chosen := TASKS.get(task)) is None:
         raise DeadlineError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
     wanted = parse_deadline(deadline or chosen.deadline)
-    divider = divider or ("market" if policy == "shockwave" else "even")
     source, offer = prepare(
         chosen.objective, None, cpus, divider=divider, checkpoints=folder, budget=money
     )

@@ -22,6 +22,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.text import shortfalls
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.planning.pool_leader import read_pool
+from optuna_deadline.policies.registry import DEFAULT_DIVIDER, make_divider
 from optuna_deadline.values.deadlines import format_duration, parse_duration
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
@@ -86,7 +87,7 @@ def show(
     for table in tables:
         read = table.now(), table.tenants(), table.slots(), table.workers()
         console.print(render(printable(table.pool), *read))
-        for sentence in shortfalls(read_pool(table).snapshot):
+        for sentence in _shortfalls(table):
             console.print(Text(printable(sentence), style="yellow"))
 
 
@@ -97,8 +98,13 @@ def _values(table: AllocationTable) -> dict[str, object]:
         "studies": [asdict(row) for row in table.tenants()],
         "slots": [asdict(row) for row in table.slots()],
         "workers": [asdict(row) for row in table.workers()],
-        "shortfalls": shortfalls(read_pool(table).snapshot),
+        "shortfalls": _shortfalls(table),
     }
+
+
+def _shortfalls(table: AllocationTable) -> list[str]:
+    divider = make_divider(table.divider() or DEFAULT_DIVIDER)
+    return shortfalls(read_pool(table).snapshot, divider)
 
 
 def render(

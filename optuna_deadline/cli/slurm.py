@@ -244,7 +244,7 @@ def slurm(
         float | None, typer.Option(help="Weight of the study in the pool; 1 by default.")
     ] = None,
     divider: Annotated[
-        str | None, typer.Option(help="How the pool is divided: even or market.")
+        str | None, typer.Option(help="How the pool is divided: purse or even.")
     ] = None,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,

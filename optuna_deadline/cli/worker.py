@@ -59,6 +59,7 @@ from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
+from optuna_deadline.policies.registry import DEFAULT_DIVIDER
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import make_budget
@@ -85,8 +86,8 @@ def worker(
     ] = None,
     divider: Annotated[
         str,
-        typer.Option(help="How the pool is divided: even or market; the same for all workers."),
-    ] = "even",
+        typer.Option(help="How the pool is divided: purse or even; the same for all workers."),
+    ] = DEFAULT_DIVIDER,
     checkpoints: CheckpointPlace = str(CHECKPOINTS),
     patience: Patience = PATIENCE,
     park: Park = 0,

@@ -19,7 +19,7 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.storage import library_name, place_of
 from optuna_deadline.errors import DeadlineError, DeadlinePassed, argument
-from optuna_deadline.policies.registry import make_divider
+from optuna_deadline.policies.registry import DEFAULT_DIVIDER, make_divider
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
@@ -98,7 +98,7 @@ def prepare(
     gpu_ids: str | Sequence[int] | None = None,
     oversubscribe: bool = False,
     weight: float | None = None,
-    divider: str = "even",
+    divider: str = DEFAULT_DIVIDER,
     patience: float = PATIENCE,
     park: int = 0,
     until: DeadlineLike | None = None,

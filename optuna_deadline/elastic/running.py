@@ -22,6 +22,7 @@ from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
+from optuna_deadline.policies.registry import DEFAULT_DIVIDER
 from optuna_deadline.rank.objective import Objective, stop_if_loading
 from optuna_deadline.study import policy_choice
 from optuna_deadline.values.budgets import BudgetLike, make_budget
@@ -50,7 +51,7 @@ def run(
     price: PriceLike | None = None,
     pool: str | None = None,
     weight: float | None = None,
-    divider: str = "even",
+    divider: str = DEFAULT_DIVIDER,
     checkpoints: str | Path | None = None,
     patience: float = PATIENCE,
     park: int = 0,
@@ -97,8 +98,8 @@ def run(
             pool share the slots of each host on which both have workers.
         weight: The study's share of the pool relative to a study of weight 1, from now on; None
             keeps it (1 for a new study).
-        divider: How the pool is divided while this worker leads it: "even" or "market"; the same
-            for all its workers.
+        divider: How the pool is divided while this worker leads it: "purse" for equal
+            totals, or "even" for equal shares; the same for all its workers.
         checkpoints: Folder for checkpoints, "optuna_deadline_checkpoints" by default, or a URL
             such as "s3://bucket/folder" that all machines reach (``optuna-deadline[remote]``).
         patience: Seconds without a report or step after which a trial counts as hung: its ranks

@@ -52,7 +52,7 @@ from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.planning.settlement import CheckpointAvailability
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.registry import make_divider
+from optuna_deadline.policies.registry import DEFAULT_DIVIDER, make_divider
 from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
@@ -110,7 +110,7 @@ class ElasticWorker:
         gpus: str | int | None = None,
         pool: str | None = None,
         weight: float | None = None,
-        divider: str = "even",
+        divider: str = DEFAULT_DIVIDER,
         checkpoints: str | Path | None = None,
         patience: float = PATIENCE,
         park: int = 0,
@@ -156,7 +156,8 @@ class ElasticWorker:
         self._weight = check_weight(weight)
         self._patience = check_patience(patience)
         self._park = check_park(park)
-        self._divider = make_divider(divider)
+        make_divider(divider)
+        self._divider = divider
         self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
         place = place_of(checkpoints or CHECKPOINTS)
         self._folder = root_of(place, study.study_name, study_terms.key(database, study))
@@ -290,8 +291,9 @@ class ElasticWorker:
     def _warn_of_shortfalls(self) -> None:
         """Warn if this study's arrival in the pool makes another study miss its deadline."""
         with suppress(*DATABASE_ERRORS):
+            divider = make_divider(self.table.divider() or self._divider)
             for sentence in shortfalls_by_joining(
-                read_pool(self.table).snapshot, self.table.study_id
+                read_pool(self.table).snapshot, self.table.study_id, divider
             ):
                 _logger.warning("%s shares this pool. %s", self.terms.name, sentence)
 

@@ -13,7 +13,7 @@ from optuna_deadline.policies.pool.admission import (
     prospects,
     remedy,
 )
-from optuna_deadline.policies.pool.fair_share import PoolSnapshot
+from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot
 from optuna_deadline.values.deadlines import clock_words, format_duration
 
 
@@ -118,19 +118,21 @@ def event_sentence(event: Event, study: str, place: str) -> str:
     return said.get(event.kind) or request_sentence(event, trial)
 
 
-def shortfalls(pool: PoolSnapshot) -> list[str]:
+def shortfalls(pool: PoolSnapshot, divider: Divider) -> list[str]:
     """A sentence for each study that will not train as much as it needs by its deadline."""
-    return [_sentence(pool, prospect) for prospect in prospects(pool) if not prospect.is_met]
+    found = prospects(pool, divider)
+    return [_sentence(pool, prospect, divider) for prospect in found if not prospect.is_met]
 
 
-def shortfalls_by_joining(pool: PoolSnapshot, newcomer: int) -> list[str]:
+def shortfalls_by_joining(pool: PoolSnapshot, newcomer: int, divider: Divider) -> list[str]:
     """A sentence for each study that falls short because another one has joined."""
-    return [_sentence(pool, prospect) for prospect in losing_studies(pool, newcomer)]
+    losing = losing_studies(pool, newcomer, divider)
+    return [_sentence(pool, prospect, divider) for prospect in losing]
 
 
-def _sentence(pool: PoolSnapshot, prospect: StudyProspect) -> str:
+def _sentence(pool: PoolSnapshot, prospect: StudyProspect, divider: Divider) -> str:
     assert prospect.needed is not None
-    study, found = prospect.study, remedy(pool, prospect.study.study_id)
+    study, found = prospect.study, remedy(pool, prospect.study.study_id, divider)
     said = (
         f"{study.name} gets {format_duration(prospect.expected)} on one slot of the "
         f"{format_duration(prospect.needed)} that it expects to train by its deadline: extend it "

@@ -6,10 +6,12 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import replace
 from operator import attrgetter
+from statistics import median
 
 from optuna_deadline.allocation.records import StudyClaim
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.policies.api import Pause, Plan, Policy, Run, Snapshot
+from optuna_deadline.policies.base import Resources
 
 #: A claim falls once slots were unused for this many resize overheads, and at least these seconds.
 _OVERHEADS, _SECONDS = 5.0, 5.0
@@ -36,20 +38,28 @@ def idle_plan(snapshot: Snapshot, unconstrained: Plan) -> Plan:
 
 
 class ClaimEstimator:
-    """Turns unconstrained plans into claims: they rise at once and fall slowly."""
+    """Turns unconstrained plans into claims: they rise at once and fall slowly.
 
-    def __init__(self) -> None:
+    Args:
+        policy: The study's own.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._wanted: deque[tuple[float, int]] = deque()  # (time, slots), with ever fewer slots
 
     def estimate(self, reading: Reading, unconstrained: Plan) -> StudyClaim:
         """The claim for a reading and its unconstrained plan."""
         snapshot = reading.snapshot
+        work, span = work_to_do(self._policy, snapshot)
         most = self._max_slots(snapshot, max(unconstrained.slots, unconstrained.pool_slots or 0))
         return StudyClaim(
             live=reading.live_trials,
             most=most,
             done=reading.slot_seconds_done,
             remaining=_slot_seconds_left(snapshot, unconstrained, most),
+            work=work,
+            span=span,
         )
 
     def _max_slots(self, snapshot: Snapshot, slots: int) -> int:
@@ -61,6 +71,31 @@ class ClaimEstimator:
         while snapshot.now - self._wanted[0][0] > patience:
             self._wanted.popleft()
         return self._wanted[0][1]
+
+
+def work_to_do(policy: Policy, snapshot: Snapshot) -> tuple[float | None, float]:
+    """The work of a study whose trials are counted and must all be trained.
+
+    Returns:
+        Slot-seconds, trials that are not open yet included, and the seconds that the longest of
+        them needs on one slot, with its start. None and 0 for a search, and until a pace and a
+        last step are known.
+    """
+    if not isinstance(policy, Resources) or not policy.ends_no_trial:
+        return None, 0.0
+    unopened, last = policy.trials_left_to_open(snapshot), policy.last_step(snapshot.trials)
+    paces = [trial.step_seconds for trial in snapshot.trials if trial.step_seconds]
+    if unopened is None or last is None or not paces:
+        return None, 0.0
+    pace = median(paces)
+    left = [
+        max(0, (policy.last_step_of(trial.horizon) or last) - trial.step)
+        * (trial.step_seconds or pace)
+        for trial in snapshot.trials
+        if trial.alive
+    ]
+    left += [last * pace] * unopened
+    return sum(left), max(left, default=0.0) + snapshot.overhead.total
 
 
 def _slot_seconds_left(snapshot: Snapshot, unconstrained: Plan, max_slots: int) -> float | None:

@@ -98,7 +98,7 @@ class Planner:
         self._end_reporter = EndReporter(trials, table, self._best_model, clock)
         self._reader = SnapshotReader(table, direction, started, max_slots)
         self._bound_planner = BoundPlanner(table)
-        self._claim_estimator = ClaimEstimator()
+        self._claim_estimator = ClaimEstimator(policy)
         self._last_claim: StudyClaim | None = None
         self._logged_limit: int | None = None
         self._warned_unpausable = False
@@ -292,7 +292,10 @@ class Planner:
 
     def _set_claim(self, term: int, reading: Reading, unconstrained: Plan) -> None:
         """Write the study's claim: when it changes, and a few times in a lease."""
-        now, said = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
+        now, said = (
+            self._clock(),
+            self._claim_estimator.estimate(reading, unconstrained),
+        )
         before = self._last_claim
         same = before is not None and (before.live, before.most) == (said.live, said.most)
         if not same or now >= self._claim_again_at:

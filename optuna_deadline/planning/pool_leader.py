@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from optuna_deadline.allocation.records import Slot
+from optuna_deadline.allocation.records import Account, Slot
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.placement.slot_assignment import assign_shares
-from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, StudyView, fair_shares
+from optuna_deadline.policies.pool.fair_share import PoolSnapshot, StudyView, whole_slots
+from optuna_deadline.policies.pool.purse import purse_times
+from optuna_deadline.policies.registry import make_divider
 
 RowT = TypeVar("RowT")
 
@@ -53,7 +55,7 @@ class PoolLeader:
 
     Args:
         table: The allocation table of one of the pool's studies.
-        divider: Decides; it sees snapshots only.
+        divider: The name of the divider, which decides.
         worker_id: The worker that this leader belongs to.
         clock: A monotonic clock in seconds, for the time between two elections.
         interval: Seconds between two looks at the pool.
@@ -62,13 +64,13 @@ class PoolLeader:
     def __init__(
         self,
         table: AllocationTable,
-        divider: Divider,
+        divider: str,
         worker_id: str,
         clock: Callable[[], float] = time.monotonic,
         interval: float = 0.0,
     ) -> None:
         self._table = table
-        self._divider = divider
+        self._name, self._divider = divider, make_divider(divider)
         self._worker_id = worker_id
         self._clock = clock
         self._interval = interval
@@ -76,8 +78,7 @@ class PoolLeader:
         self._term: int | None = None
         self._next_election = 0.0
         self._next_account = 0.0
-        self._shares: Mapping[int, int] = {}  # the key of the cached accounts
-        self._fair: Mapping[int, float] = {}
+        self._accounts: Mapping[int, Account] = {}
 
     def tick(self) -> bool:
         """Divide once if this leader is elected; returns whether a slot was lent anew."""
@@ -86,14 +87,15 @@ class PoolLeader:
             return False
         self._next_look = now + self._interval
         if now >= self._next_election:
-            self._term = self._table.elect_leader(self._worker_id)
+            self._term = self._table.elect_leader(self._worker_id, self._name)
             self._next_election = now + self._table.ttl / 6
         if self._term is None:
             return False
         reading = read_pool(self._table)
         if reading.overdue and self._table.reap():
             reading = read_pool(self._table)
-        shares = self._divider.divide(reading.snapshot)
+        rates = self._divider.rates(reading.snapshot)
+        shares = whole_slots(reading.snapshot, rates)
         most = {study.study_id: study.most for study in reading.snapshot.studies}
         dealt = assign_shares(shares, most, reading.slots, reading.reach)
         lent = {
@@ -105,13 +107,17 @@ class PoolLeader:
             return False
         try:
             for part in batches(sorted(lent.items())) if lent else [()]:
-                self._table.lend(self._worker_id, self._term, dict(part), self._shares, self._fair)
+                self._table.lend(self._worker_id, self._term, dict(part), self._accounts)
         except LeaseLost:
             _logger.info("Another worker divides this pool now.")
             self._next_election = 0.0
             return False
         self._next_account = now + self._table.ttl / 6
-        self._shares, self._fair = shares, fair_shares(reading.snapshot)
+        times = purse_times(reading.snapshot)
+        self._accounts = {
+            study: Account(shares[study], rate, 1 / times[study] if rate else 0.0)
+            for study, rate in rates.items()
+        }
         return bool(lent)
 
 
@@ -147,6 +153,10 @@ def read_pool(table: AllocationTable) -> PoolReading:
                 remaining=None if said is None else said.remaining,
                 served=row.served,
                 entitled=row.entitled,
+                work=None if said is None else said.work,
+                span=0.0 if said is None else said.span,
+                spent=row.spent,
+                counted=max(row.counted, now - table.ttl),  # later if no worker has led
             )
         )
     return PoolReading(

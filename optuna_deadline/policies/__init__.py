@@ -17,6 +17,7 @@ from optuna_deadline.policies.api import (
 )
 from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider, PoolSnapshot, StudyView
+from optuna_deadline.policies.pool.purse import PurseDivider
 from optuna_deadline.policies.registry import (
     DEFAULT,
     find_policy,
@@ -36,6 +37,7 @@ __all__ = [
     "Plan",
     "Policy",
     "PoolSnapshot",
+    "PurseDivider",
     "Report",
     "Retire",
     "Run",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
@@ -26,6 +26,8 @@ class Resources:
     max_resource: int | None = None
     reduction_factor: int = 4
     most_trials: int | None = field(default=None, kw_only=True)
+    #: Whether it trains each trial to its end, as far as time allows.
+    ends_no_trial: ClassVar[bool] = False
     _memory: TrialIndexCache = field(
         default_factory=TrialIndexCache, init=False, repr=False, compare=False
     )

@@ -26,9 +26,9 @@ from optuna_deadline.policies.baselines.time_sharing import RoundRobin
 from optuna_deadline.policies.hermes import Hermes
 from optuna_deadline.policies.hypersched.policy import HyperSched
 from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider
+from optuna_deadline.policies.pool.purse import PurseDivider
 from optuna_deadline.policies.pruner import MeasuredHalving
 from optuna_deadline.policies.seer.policy import Seer
-from optuna_deadline.policies.shockwave import StudyMarket
 from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
 
 #: The parameters of every study; policies that do not accept one do not get it.
@@ -171,11 +171,12 @@ def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
     return build(find_policy(name), parameters, repr(name))
 
 
-_DIVIDERS: dict[str, Callable[[], Divider]] = {"even": EvenDivider, "market": StudyMarket}
+DEFAULT_DIVIDER = "purse"
+_DIVIDERS: dict[str, Callable[[], Divider]] = {"purse": PurseDivider, "even": EvenDivider}
 
 
 def make_divider(name: str) -> Divider:
-    """A divider: "even" for fair shares, "market" for Shockwave's market of studies.
+    """A divider: "purse" for equal totals, "even" for equal shares, both by weight.
 
     Raises:
         DeadlineError: The name is unknown.

@@ -185,7 +185,7 @@ def _settle(scene: Scene, table: AllocationTable) -> None:
 
 def _lend(scene: Scene, table: AllocationTable) -> None:
     """Both slots go to a study that is none, the free one and the one in use."""
-    table.lend(scene.id("p"), scene.led, dict.fromkeys(scene.slots, 0), {}, {})
+    table.lend(scene.id("p"), scene.led, dict.fromkeys(scene.slots, 0), {})
 
 
 def _lead(scene: Scene, table: AllocationTable) -> int | None:

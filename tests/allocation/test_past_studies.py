@@ -71,7 +71,7 @@ def test_an_account_of_a_settled_study_is_kept_no_more(url: str) -> None:
     term = table.elect_leader("me")
     assert term is not None
     with written(tenant) as rows:
-        table.lend("me", term, {}, {}, {})
+        table.lend("me", term, {}, {})
     assert rows == [1]
 
 

@@ -86,7 +86,7 @@ def test_no_transition_takes_more_statements(table_only_url: str) -> None:
     table.set_gate("a", term, False)
     table.resize_pool("a", term, 2, world.time + 60)
     table.set_price("kind", 1.0, 1, world.time + 9, (2, world.time + 60))
-    table.lend("a", led, {slots[0]: world.table().study_id}, {}, {})
+    table.lend("a", led, {slots[0]: world.table().study_id}, {})
     table.set_in_use("a", slots[0], False, "test")
     table.drain("host", True)
     for name in ("orders", "memberships", "free_slots"):

@@ -65,4 +65,4 @@ class Lab:
         one = next(iter(self.tables))
         led = self.tables[one].elect_leader(one)
         assert led is not None
-        self.tables[one].lend(one, led, {slot: self.tables[study].study_id}, {}, {})
+        self.tables[one].lend(one, led, {slot: self.tables[study].study_id}, {})

@@ -13,7 +13,6 @@ from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader
 from optuna_deadline.policies.api import Pause, Plan, Run, Snapshot
-from optuna_deadline.policies.pool.fair_share import EvenDivider
 from optuna_deadline.simulation.environment import CountedTrials
 
 TTL, GRACE = 30.0, 15.0
@@ -43,7 +42,7 @@ class Process:
         )  # fmt: skip
         self.table.register(self.id, host, 1, [], 2)
         self._now = lambda: pool.now
-        self._leader = PoolLeader(self.table, EvenDivider(), self.id, self._now)
+        self._leader = PoolLeader(self.table, "even", self.id, self._now)
         self._planner = Planner(
             pool.trials[study], self.table, AsManyAsFit(), direction="maximize", started=0.0,
             worker_id=self.id, clock=self._now,

@@ -12,7 +12,6 @@ from optuna_deadline.planning.billing.budget import BudgetAccount
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.policies import Money, Pause, Plan, Run, Snapshot
-from optuna_deadline.policies.pool.fair_share import EvenDivider
 from optuna_deadline.simulation.environment import CountedTrials
 
 
@@ -145,13 +144,13 @@ def test_a_drained_hosts_slots_are_lent_to_nobody(lab: Lab) -> None:
     other.register("b2", "b", 2, [], 2)
     lab.table.drain("a", True)
     assert {slot.host for slot in read_pool(lab.table).slots} == {"b"}
-    leader = PoolLeader(lab.table, EvenDivider(), "b", lambda: lab.now)
+    leader = PoolLeader(lab.table, "even", "b", lambda: lab.now)
     leader.tick()
     assert sorted(slot.lent_to or 0 for slot in lab.table.slots() if slot.host == "b") == [1, 2]
 
 
 def test_a_leader_looks_at_the_pool_once_an_interval(lab: Lab) -> None:
-    leader = PoolLeader(lab.table, EvenDivider(), "a", lambda: lab.now, interval=1.0)
+    leader = PoolLeader(lab.table, "even", "a", lambda: lab.now, interval=1.0)
     assert not leader.tick()
     lab.open(study=2).register("a2", "a", 2, [], 2)
     assert not leader.tick(), "planners tick after each report"

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import EvenDivider, PoolSnapshot, StudyView
-from optuna_deadline.policies.pool.fair_share import fair_shares
+from optuna_deadline.policies.pool.fair_share import whole_slots
 from optuna_deadline.policies.registry import make_divider
-from optuna_deadline.policies.shockwave import StudyMarket
 
 _weights = st.sampled_from([0.3, 1.0, 1.0, 2.0, 7.0])
 
@@ -35,29 +34,20 @@ def pools(draw: st.DrawFn, hungriest: int = 12) -> PoolSnapshot:
     return PoolSnapshot(100.0, draw(st.integers(0, 16)), studies)
 
 
-@given(pools(), st.floats(0.0, 90.0))
-def test_the_market_takes_the_highest_bids(pool: PoolSnapshot, done: float) -> None:
-    """As if all bids were laid side by side."""
-    studies = tuple(replace(study, done=done, remaining=500.0) for study in pool.studies)
-    pool, market = replace(pool, studies=studies), StudyMarket(window=10.0)
-    bids = []
-    for study in [study for study in pool.studies if study.most > 0 and pool.capacity > 0]:
-        overdue, gains = market._bids(pool, study)
-        for nth, gain in enumerate(map(float, gains)):
-            bids.append((nth > 0, 0.0 if nth else -overdue, -gain, nth, study.study_id))
-    won = [study_id for *_, study_id in sorted(bids)[: pool.capacity]]
-    assert market.divide(pool) == {s.study_id: won.count(s.study_id) for s in pool.studies}
+def even(pool: PoolSnapshot, quantum: float = 60.0) -> dict[int, int]:
+    """Even shares in whole slots."""
+    return whole_slots(pool, EvenDivider().rates(pool), quantum)
 
 
 def two(capacity: int, first: StudyView, second: StudyView) -> list[int]:
     """The shares of two studies."""
-    shares = EvenDivider().divide(PoolSnapshot(0.0, capacity, (first, second)))
+    shares = even(PoolSnapshot(0.0, capacity, (first, second)))
     return [shares[first.study_id], shares[second.study_id]]
 
 
 @given(pools())
 def test_whole_slots_no_more_than_needed_and_none_idle(pool: PoolSnapshot) -> None:
-    shares = EvenDivider().divide(pool)
+    shares = even(pool)
     assert set(shares) == {study.study_id for study in pool.studies}
     assert all(0 <= shares[study.study_id] <= study.most for study in pool.studies)
     wanted = sum(study.most for study in pool.studies)
@@ -67,20 +57,20 @@ def test_whole_slots_no_more_than_needed_and_none_idle(pool: PoolSnapshot) -> No
 @given(pools())
 def test_nobody_starves_where_slots_suffice(pool: PoolSnapshot) -> None:
     needy = [study for study in pool.studies if study.most > 0]
-    shares = EvenDivider().divide(pool)
+    shares = even(pool)
     if len(needy) <= pool.capacity:
         assert all(shares[study.study_id] >= 1 for study in needy)
 
 
 @given(pools())
 def test_shares_are_fair_to_a_slot(pool: PoolSnapshot) -> None:
-    fair, shares = fair_shares(pool), EvenDivider().divide(pool)
+    fair, shares = EvenDivider().rates(pool), even(pool)
     assert all(abs(shares[study] - fair[study]) < 1 for study in fair)
 
 
 @given(pools())
 def test_fair_means_that_only_the_sated_get_less_by_weight(pool: PoolSnapshot) -> None:
-    fair = fair_shares(pool)
+    fair = EvenDivider().rates(pool)
     for poor in pool.studies:
         for rich in pool.studies:
             sated = fair[poor.study_id] >= poor.most - 1e-9
@@ -95,14 +85,14 @@ def test_the_order_of_the_studies_does_not_matter(pool: PoolSnapshot, random: ob
     studies = list(pool.studies)
     random.shuffle(studies)  # type: ignore[attr-defined]
     again = replace(pool, studies=tuple(studies))
-    assert EvenDivider().divide(again) == EvenDivider().divide(pool)
+    assert even(again) == even(pool)
 
 
 @given(pools())
 def test_a_division_carried_out_stays(pool: PoolSnapshot) -> None:
-    shares = EvenDivider().divide(pool)
+    shares = even(pool)
     studies = tuple(replace(study, slots=shares[study.study_id]) for study in pool.studies)
-    assert EvenDivider().divide(replace(pool, studies=studies)) == shares
+    assert even(replace(pool, studies=studies)) == shares
 
 
 def test_weights_and_what_others_leave() -> None:
@@ -131,12 +121,11 @@ def test_nobody_falls_behind_further_than_promised(
     kinds: list[tuple[float, int]], capacity: int, quantum: float, period: float
 ) -> None:
     studies = [StudyView(i, weight=weight, most=most) for i, (weight, most) in enumerate(kinds)]
-    divider = EvenDivider(quantum)
     bound = (quantum + period) * (1 + math.log(len(studies)))
-    fair = fair_shares(PoolSnapshot(0.0, capacity, tuple(studies)))
+    fair = EvenDivider().rates(PoolSnapshot(0.0, capacity, tuple(studies)))
     waited = dict.fromkeys(fair, 0.0)
     for _ in range(150):
-        shares = divider.divide(PoolSnapshot(0.0, capacity, tuple(studies)))
+        shares = even(PoolSnapshot(0.0, capacity, tuple(studies)), quantum)
         for index, study in enumerate(studies):
             mine = shares[study.study_id]
             studies[index] = replace(
@@ -150,13 +139,6 @@ def test_nobody_falls_behind_further_than_promised(
             assert waited[study.study_id] * fair[study.study_id] <= 2 * bound
 
 
-@given(pools(), st.sampled_from(["even", "market"]))
-def test_every_divider_by_name_stays_within_the_pool(pool: PoolSnapshot, name: str) -> None:
-    shares = make_divider(name).divide(pool)
-    assert all(0 <= shares[study.study_id] <= study.most for study in pool.studies)
-    assert sum(shares.values()) <= pool.capacity
-
-
 def test_an_unknown_divider_is_refused_with_those_there_are() -> None:
-    with pytest.raises(DeadlineError, match=r"no divider 'fair'; choose one of 'even', 'market'"):
+    with pytest.raises(DeadlineError, match=r"no divider 'fair'; choose one of 'purse', 'even'"):
         make_divider("fair")

@@ -15,7 +15,7 @@ from benchmarks.headlines.job_traces import generate_trace
 from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import MaxMinFair
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies import Policy, PoolSnapshot, StudyView, make_policy
+from optuna_deadline.policies import Policy, make_policy
 from optuna_deadline.policies.shockwave import (
     JobView,
     Market,
@@ -23,7 +23,6 @@ from optuna_deadline.policies.shockwave import (
     Round,
     Shares,
     Shockwave,
-    StudyMarket,
     Window,
 )
 from optuna_deadline.policies.shockwave.accounting import Due, rho, weight
@@ -252,69 +251,3 @@ class TestShockwaveStudyOfFewTrials(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
         return make_policy("shockwave", {"most_trials": 6})
-
-
-@st.composite
-def pools(draw: st.DrawFn) -> PoolSnapshot:
-    studies = tuple(
-        StudyView(
-            number,
-            weight=draw(st.sampled_from([0.3, 1.0, 1.0, 5.0])),
-            slots=draw(st.integers(0, 4)),
-            most=draw(st.integers(0, 12)),
-            done=draw(st.floats(0, 1e5)),
-            remaining=draw(st.one_of(st.none(), st.floats(0, 1e5))),
-            served=draw(st.floats(0, 1e4)),
-            entitled=draw(st.floats(0, 1e4)),
-        )
-        for number in draw(st.permutations(range(draw(st.integers(0, 6)))))
-    )
-    return PoolSnapshot(100.0, draw(st.integers(0, 16)), studies)
-
-
-class TestStudyMarket:
-    """Studies share a pool."""
-
-    @given(pools())
-    def test_whole_slots_no_more_than_needed_and_none_idle(self, pool: PoolSnapshot) -> None:
-        shares = StudyMarket().divide(pool)
-        assert set(shares) == {study.study_id for study in pool.studies}
-        assert all(0 <= shares[study.study_id] <= study.most for study in pool.studies)
-        assert sum(shares.values()) == min(pool.capacity, sum(s.most for s in pool.studies))
-
-    @given(pools())
-    def test_nobody_starves_where_slots_suffice(self, pool: PoolSnapshot) -> None:
-        needy = [study for study in pool.studies if study.most > 0]
-        shares = StudyMarket().divide(pool)
-        if len(needy) <= pool.capacity:
-            assert all(shares[study.study_id] >= 1 for study in needy)
-
-    @given(pools())
-    def test_dividing_again_changes_nothing(self, pool: PoolSnapshot) -> None:
-        shares = StudyMarket().divide(pool)
-        lent = tuple(replace(study, slots=shares[study.study_id]) for study in pool.studies)
-        assert StudyMarket().divide(replace(pool, studies=lent)) == shares
-
-    @given(pools())
-    def test_the_order_of_the_studies_does_not_matter(self, pool: PoolSnapshot) -> None:
-        turned = replace(pool, studies=pool.studies[::-1])
-        assert StudyMarket().divide(turned) == StudyMarket().divide(pool)
-
-    def test_equal_studies_get_equal_shares_and_heavy_ones_more(self) -> None:
-        one = StudyView(1, most=8, done=1e4, remaining=1e5)
-        assert StudyMarket().divide(PoolSnapshot(0.0, 8, (one, replace(one, study_id=2)))) == {
-            1: 4, 2: 4
-        }  # fmt: skip
-        heavy = replace(one, study_id=2, weight=3.0)
-        shares = StudyMarket().divide(PoolSnapshot(0.0, 8, (one, heavy)))
-        assert shares[2] > shares[1]
-
-    def test_a_deadline_within_the_window_does_not_blur_the_shares(self) -> None:
-        mine = StudyView(1, deadline=45.0, most=4, slots=3)
-        other = replace(mine, study_id=2, slots=1)
-        assert StudyMarket().divide(PoolSnapshot(0.0, 4, (mine, other))) == {1: 2, 2: 2}
-
-    def test_who_is_far_behind_goes_first_when_slots_are_scarce(self) -> None:
-        behind = StudyView(1, most=4, done=10.0, remaining=1e4, entitled=5e4)
-        others = tuple(StudyView(n, most=4, slots=1, remaining=1e4) for n in (2, 3))
-        assert StudyMarket().divide(PoolSnapshot(0.0, 1, (*others, behind)))[1] == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,10 +43,10 @@ def start(storage_url: str, start_worker: Start, tmp_path: Path) -> Start:
     return start
 
 
-def create(url: str, name: str) -> AllocationTable:
+def create(url: str, name: str, deadline: str = "10m") -> AllocationTable:
     """A study that ends when it is told to; returns its table in the pool."""
     study = optuna.create_study(study_name=name, storage=url, direction="maximize")
-    agree(study, "10m", "fifo", {})
+    agree(study, deadline, "fifo", {})
     return AllocationTable(open_table(study), "lab", study._study_id)
 
 
@@ -102,19 +101,17 @@ def test_two_studies_share_by_their_weights_and_the_last_has_all(
     check_usage(tmp_path / "usage")
 
 
-def test_the_market_starves_nobody_and_evens_out_what_it_lends(
+def test_a_short_search_has_more_slots_by_its_purse_than_by_even_shares(
     storage_url: str, start: Start, tmp_path: Path
 ) -> None:
-    one, two = create(storage_url, "one"), create(storage_url, "two")
-    workers = [start(name, 1, "market") for name in ("one", "two")]
-    wait_until(lambda: min(*held(one), *held(two)) > 0)
+    one, two = create(storage_url, "one", "3m"), create(storage_url, "two", "12m")
+    workers = [start(name, 1, "purse") for name in ("one", "two")]
+    wait_until(lambda: held(one) == [3, 3] and held(two) == [1, 1])
     since = one.now()
-    while one.now() < since + 8:
-        assert held(one)[0] > 0 and held(two)[0] > 0
-        time.sleep(0.2)
+    wait_until(lambda: one.now() > since + 6)
     until = one.now()
     mine, theirs = slot_seconds(one, since, until), slot_seconds(two, since, until)
-    assert mine / (mine + theirs) == pytest.approx(0.5, abs=0.26)  # within a slot of four
+    assert mine > 1.3 * 2 * (until - since) and theirs > 0.5 * 2 * (until - since) - 1
     end_within(one, 2)
     end_within(two, 2)
     assert [process.wait(60) for process in workers] == [0, 0]

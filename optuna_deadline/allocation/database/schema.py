@@ -121,6 +121,7 @@ leader = _table(
     sa.Column("holder", sa.String(36)),
     sa.Column("term", sa.BigInteger, nullable=False),  # never reset: the row stays
     sa.Column("expires", _FINITE, nullable=False),
+    sa.Column("divider", sa.String(16)),  # of the last leader
 )
 
 #: A study in a pool, and its planner.
@@ -138,9 +139,12 @@ tenant = _table(
     sa.Column("most", sa.Integer),  # NULL before the first claim
     sa.Column("done", sa.Double, nullable=False),
     sa.Column("remaining", sa.Double),
-    # Its account in the pool, in slot-seconds, and until when it is up to date.
-    sa.Column("served", sa.Double, nullable=False),
+    sa.Column("work", sa.Double),  # that has to be done; NULL for a search
+    sa.Column("span", sa.Double, nullable=False),  # seconds of its longest trial
+    # Its account in the pool, and until when it is up to date.
+    sa.Column("served", sa.Double, nullable=False),  # slot-seconds, as the next
     sa.Column("entitled", sa.Double, nullable=False),
+    sa.Column("spent", sa.Double, nullable=False),  # of its purse, from 0 to 1
     sa.Column("counted", _FINITE, nullable=False),
 )
 

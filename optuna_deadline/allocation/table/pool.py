@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from optuna_deadline.allocation.database.text import listed
 from optuna_deadline.allocation.database.transaction import Transaction
-from optuna_deadline.allocation.records import StudyClaim
+from optuna_deadline.allocation.records import Account, StudyClaim
 from optuna_deadline.allocation.rules import election_outcome
 from optuna_deadline.allocation.table.members import Members
 from optuna_deadline.errors import LeaseLost
@@ -19,13 +19,20 @@ from optuna_deadline.errors import LeaseLost
 class ElectedRoles(Members):
     """Elections, and the transitions of a pool's leader."""
 
-    def elect_leader(self, worker_id: str) -> int | None:
+    def elect_leader(self, worker_id: str, divider: str | None = None) -> int | None:
         """Become or stay the pool's leader for ttl seconds; returns the term.
 
         Terms are as in :meth:`elect_planner`, but per pool: its leader divides the slots.
+
+        Args:
+            worker_id: The worker.
+            divider: The name of its divider.
         """
         with self._tx() as tx:
-            return self._elect(tx, worker_id, "leader", "holder", "pool = :pool", "lead")
+            return self._elect(
+                tx, worker_id, "leader", "holder", "pool = :pool", "lead",
+                "divider = :divider, ", divider=divider,
+            )  # fmt: skip
 
     def elect_planner(self, worker_id: str) -> int | None:
         """Become or stay the study's planner for ttl seconds; returns the term.
@@ -38,7 +45,15 @@ class ElectedRoles(Members):
             return self._elect(tx, worker_id, "tenant", "planner", mine, "elect")
 
     def _elect(
-        self, tx: Transaction, me: str, table: str, role: str, where: str, event: str
+        self,
+        tx: Transaction,
+        me: str,
+        table: str,
+        role: str,
+        where: str,
+        event: str,
+        more: str = "",
+        **values: object,
     ) -> int | None:
         row = tx.row(f"SELECT {role}, term, expires FROM @{table} WHERE {where}")
         if row is None:
@@ -51,10 +66,11 @@ class ElectedRoles(Members):
         if new and (self._has_left(tx, me) or (role == "planner" and self._moved(tx, me))):
             return None
         elected = tx.run(
-            f"UPDATE @{table} SET {role} = :me, term = :won, expires = :until WHERE {where} AND "
+            f"UPDATE @{table} SET {more}{role} = :me, term = :won, expires = :until "
             # Else another was elected.
-            f"term = :term AND {role} IS NOT DISTINCT FROM :before",
+            f"WHERE {where} AND term = :term AND {role} IS NOT DISTINCT FROM :before",
             me=me, won=won, until=tx.now + self.ttl, term=term, before=before,
+            **values,
         )  # fmt: skip
         if elected and new:
             tx.event(event, worker=me, term=won)
@@ -110,8 +126,7 @@ class ElectedRoles(Members):
         worker_id: str,
         term: int,
         lent: Mapping[int, int],
-        shares: Mapping[int, int],
-        fair: Mapping[int, float],
+        accounts: Mapping[int, Account],
     ) -> None:
         """Lend slots to studies, and update the accounts of unsettled studies.
 
@@ -121,8 +136,7 @@ class ElectedRoles(Members):
             worker_id: The leader.
             term: Its term.
             lent: The study of each slot that changes.
-            shares: Slots that each study has had since the last update; 0 for other studies.
-            fair: The fair share of each study in that time; likewise.
+            accounts: What each study has had since the last update; nothing for others.
 
         Raises:
             LeaseLost: Another term has begun.
@@ -136,12 +150,14 @@ class ElectedRoles(Members):
                 "FROM @study WHERE settled IS NULL) ORDER BY study_id FOR UPDATE"
             )
             tx.run(
-                "UPDATE @tenant SET served = served + (:now - counted) * v.share, entitled = "
-                "entitled + (:now - counted) * v.fair, counted = :now FROM (SELECT "
-                "CAST(value ->> 0 AS INTEGER) AS id, CAST(value ->> 1 AS DOUBLE PRECISION) AS "
-                "share, CAST(value ->> 2 AS DOUBLE PRECISION) AS fair FROM rows(:rows)) v "
+                "UPDATE @tenant SET served = served + (:now - counted) * v.slots, entitled = "
+                "entitled + (:now - counted) * v.rate, spent = spent + (:now - counted) * "
+                "v.spending, counted = :now FROM (SELECT CAST(value ->> 0 AS INTEGER) AS id, "
+                "CAST(value ->> 1 AS DOUBLE PRECISION) AS slots, "
+                "CAST(value ->> 2 AS DOUBLE PRECISION) AS rate, "
+                "CAST(value ->> 3 AS DOUBLE PRECISION) AS spending FROM rows(:rows)) v "
                 "WHERE pool = :pool AND study_id = v.id",
-                rows=listed([(id_, shares.get(id_, 0), fair.get(id_, 0.0)) for (id_,) in open_]),
+                rows=listed([(id_, *accounts.get(id_, Account())) for (id_,) in open_]),
             )
             if lent:
                 self._lend(tx, worker_id, term, lent)
@@ -177,6 +193,6 @@ class ElectedRoles(Members):
             self._guard_planner(tx, worker_id, term)
             tx.run(
                 "UPDATE @tenant SET live = :live, most = :most, done = :done, remaining = "
-                ":remaining WHERE pool = :pool AND study_id = :study",
+                ":remaining, work = :work, span = :span WHERE pool = :pool AND study_id = :study",
                 **vars(claim),
             )

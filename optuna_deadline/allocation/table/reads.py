@@ -196,14 +196,20 @@ class Reads(Base):
         with self._alone() as tx:
             rows = tx.rows(
                 "SELECT n.study_id, s.name, n.weight, n.joined, s.deadline, n.served, n.entitled, "
-                "s.direction, n.live, n.most, n.done, n.remaining FROM @tenant n JOIN @study s ON "
-                "s.study_id = n.study_id WHERE n.pool = :pool AND s.settled IS NULL "
-                "ORDER BY n.study_id"
+                "n.spent, n.counted, s.direction, n.live, n.most, n.done, n.remaining, n.work, "
+                "n.span FROM @tenant n JOIN @study s ON s.study_id = n.study_id WHERE "
+                "n.pool = :pool AND s.settled IS NULL ORDER BY n.study_id"
             )
-        claims = [None if row[9] is None else StudyClaim(*row[8:]) for row in rows]
+        claims = [None if row[11] is None else StudyClaim(*row[10:]) for row in rows]
         return [
-            Tenant(*[*row[:5], claim, *row[5:8]]) for row, claim in zip(rows, claims, strict=True)
+            Tenant(*[*row[:5], claim, *row[5:10]]) for row, claim in zip(rows, claims, strict=True)
         ]
+
+    def divider(self) -> str | None:
+        """The name of the divider of the pool's last leader; None if it is not known."""
+        with self._alone() as tx:
+            found = tx.value("SELECT divider FROM @leader WHERE pool = :pool")
+        return None if found is None else str(found)
 
     def orders(self, worker_id: str) -> Orders:
         """The orders of one worker: the live trials that it owns or is to own.

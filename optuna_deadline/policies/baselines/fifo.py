@@ -18,6 +18,8 @@ from optuna_deadline.policies.base import (
 class Fifo(Resources):
     """One slot per trial, in the order of their numbers, without rungs."""
 
+    ends_no_trial = True
+
     def plan(self, snapshot: Snapshot) -> Plan:
         """Continue all trials, and start new ones on free slots."""
         claims = [SlotCandidate(trial, "its turn") for trial in running_first(alive(snapshot))]

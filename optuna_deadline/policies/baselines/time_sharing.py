@@ -125,6 +125,8 @@ def serve(
 class RoundRobin(TimeShared):
     """Turns of equal length for all trials."""
 
+    ends_no_trial = True
+
     def plan(self, snapshot: Snapshot) -> Plan:
         """Trials that never ran first, then those that have waited longest."""
         queue = sorted(

@@ -1,19 +1,19 @@
 """Whether the studies of a pool can train as much as they expect by their deadlines.
 
-The pool is modelled as a fluid: at every moment each study has its weighted max-min fair share of
-the slots until its work is done or its deadline comes. The even divider approximates this over
-time, without overheads.
+The pool is modelled as a fluid: at every moment each study has its rate of the slots until its
+work is done or its deadline comes. The pool approximates this over time, without overheads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from optuna_deadline.policies.pool.fair_share import PoolSnapshot, StudyView, fair_shares
+from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot, StudyView
 
 _ENOUGH = 0.999  # of the expected slot-seconds
+_LONGEST_EXTENSION = 1e8  # seconds
 _WEIGHTS = (2, 4, 8, 16, 32, 64)
 
 
@@ -52,33 +52,33 @@ class Remedy:
     losers: tuple[str, ...] = ()
 
 
-def prospects(pool: PoolSnapshot) -> list[StudyProspect]:
+def prospects(pool: PoolSnapshot, divider: Divider) -> list[StudyProspect]:
     """The prospect of each study."""
     gets = {study.study_id: 0.0 for study in pool.studies}
-    for seconds, shares in _stretches(pool):
-        for study_id, share in shares.items():
-            gets[study_id] += seconds * share
+    for seconds, rates in _stretches(pool, divider):
+        for study_id, rate in rates.items():
+            gets[study_id] += seconds * rate
     return [StudyProspect(s, gets[s.study_id], _needed(pool, s)) for s in pool.studies]
 
 
-def remedy(pool: PoolSnapshot, study_id: int) -> Remedy:
+def remedy(pool: PoolSnapshot, study_id: int, divider: Divider) -> Remedy:
     """The remedy for one study that is short of slots."""
-    before = {p.study.name for p in prospects(pool) if p.is_met}
+    before = {p.study.name for p in prospects(pool, divider) if p.is_met}
     for factor in _WEIGHTS:
         heavier = _changed(pool, study_id, weight=factor)
-        found = prospects(heavier)
+        found = prospects(heavier, divider)
         if all(p.is_met for p in found if p.study.study_id == study_id):
             weight = next(s.weight for s in heavier.studies if s.study_id == study_id)
             losers = sorted(before - {p.study.name for p in found if p.is_met})
-            return Remedy(_extension(pool, study_id), weight, tuple(losers))
-    return Remedy(_extension(pool, study_id), None)
+            return Remedy(_extension(pool, study_id, divider), weight, tuple(losers))
+    return Remedy(_extension(pool, study_id, divider), None)
 
 
-def losing_studies(pool: PoolSnapshot, newcomer: int) -> list[StudyProspect]:
+def losing_studies(pool: PoolSnapshot, newcomer: int, divider: Divider) -> list[StudyProspect]:
     """The studies that lose what they need through the newcomer."""
     rest = replace(pool, studies=tuple(s for s in pool.studies if s.study_id != newcomer))
-    before = {p.study.study_id for p in prospects(rest) if p.is_met}
-    return [p for p in prospects(pool) if not p.is_met and p.study.study_id in before]
+    before = {p.study.study_id for p in prospects(rest, divider) if p.is_met}
+    return [p for p in prospects(pool, divider) if not p.is_met and p.study.study_id in before]
 
 
 def _needed(pool: PoolSnapshot, study: StudyView) -> float | None:
@@ -89,47 +89,59 @@ def _needed(pool: PoolSnapshot, study: StudyView) -> float | None:
     return None if study.remaining >= _ENOUGH * limit else study.remaining
 
 
-def _stretches(pool: PoolSnapshot) -> Sequence[tuple[float, dict[int, float]]]:
-    """Stretches of constant shares: seconds and shares."""
-    found: list[tuple[float, dict[int, float]]] = []
+def _stretches(pool: PoolSnapshot, divider: Divider) -> Iterator[tuple[float, dict[int, float]]]:
+    """Stretches of constant rates: seconds and rates."""
     now = pool.now
+    studies = {study.study_id: study for study in pool.studies}
     left = {
-        s.study_id: w if (w := _needed(pool, s)) is not None else math.inf for s in pool.studies
+        name: math.inf if (needed := _needed(pool, study)) is None else needed
+        for name, study in studies.items()
     }
     while True:
-        active = tuple(
-            s for s in pool.studies if s.deadline > now and left[s.study_id] > 0 and s.most > 0
+        active = [
+            s for s in studies.values() if s.deadline > now and left[s.study_id] > 0 and s.most > 0
+        ]
+        at = replace(pool, now=now, studies=tuple(active))
+        rates = {name: rate for name, rate in divider.rates(at).items() if rate > 0}
+        seconds = min(
+            *(s.deadline - now for s in active),
+            *(left[name] / rate for name, rate in rates.items()),
+            math.inf,
+            math.inf,
         )
-        shares = {k: v for k, v in fair_shares(replace(pool, studies=active)).items() if v > 0}
-        if not shares:
-            return found
-        ends = [s.deadline - now for s in active]
-        done = [left[study_id] / share for study_id, share in shares.items()]
-        seconds = min(*ends, *done)
-        if math.isinf(seconds):
-            return found
-        found.append((seconds, shares))
+        if not rates or math.isinf(seconds):
+            return
+        yield seconds, rates
         now += seconds
-        for study_id, share in shares.items():
-            left[study_id] -= seconds * share
-            if left[study_id] < 1e-6:
-                left[study_id] = 0.0
+        for name, rate in rates.items():
+            had, study = seconds * rate, studies[name]
+            left[name] = 0.0 if left[name] - had < 1e-6 else left[name] - had
+            work = None if study.work is None else max(0.0, study.work - had)
+            studies[name] = replace(study, done=study.done + had, work=work)
 
 
-def _extension(pool: PoolSnapshot, study_id: int) -> float:
-    """Seconds after its deadline at which its work would be done."""
+def _extension(pool: PoolSnapshot, study_id: int, divider: Divider) -> float:
+    """Seconds by which its deadline has to move until its work is done by it.
+
+    Its claim is fixed before: with more time it would not want more.
+    """
     study = next(s for s in pool.studies if s.study_id == study_id)
-    end = study.deadline
-    # Its claim is fixed before: with more time it would not want more.
-    patient = _changed(pool, study_id, deadline=math.inf)
-    now, left = pool.now, study.remaining or 0.0
-    for seconds, shares in _stretches(patient):
-        share = shares.get(study_id, 0.0)
-        if share * seconds >= left - 1e-6:
-            return max(0.0, now + left / share - end) if share else 0.0
-        left -= share * seconds
-        now += seconds
-    return max(0.0, now - end)
+
+    def is_enough(seconds: float) -> bool:
+        later = _changed(pool, study_id, deadline=study.deadline + seconds)
+        return next(
+            p.expected >= _ENOUGH * (study.remaining or 0.0)
+            for p in prospects(later, divider)
+            if p.study.study_id == study_id
+        )
+
+    below, enough = 0.0, 1.0
+    while not is_enough(enough) and enough < _LONGEST_EXTENSION:
+        below, enough = enough, 2 * enough
+    while enough - below > max(0.5, 0.001 * enough):
+        middle = (below + enough) / 2
+        below, enough = (below, middle) if is_enough(middle) else (middle, enough)
+    return enough
 
 
 def _changed(

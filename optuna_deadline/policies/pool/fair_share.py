@@ -1,8 +1,9 @@
-"""Fair shares of a pool's slots among its studies. Pure."""
+"""Fair rates of a pool's studies, and whole slots from them by turns. Pure."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,7 +28,12 @@ class StudyView:
         done: Slot-seconds trained so far.
         remaining: Expected further slot-seconds; None if unknown.
         served: Slot-seconds that were lent to it since it joined, used or not.
-        entitled: Slot-seconds of :func:`fair_shares` since it joined.
+        entitled: Slot-seconds of its rate since it joined.
+        work: Slot-seconds that it has to do by its deadline, trials that are not open yet
+            included; None for a search, to which each further slot-second is of use.
+        span: Seconds that its longest trial still needs on one slot.
+        spent: The part of its purse that it has spent since it joined, from 0 to 1.
+        counted: Until when that is known.
     """
 
     study_id: int
@@ -42,6 +48,10 @@ class StudyView:
     remaining: float | None = None
     served: float = 0.0
     entitled: float = 0.0
+    work: float | None = None
+    span: float = 0.0
+    spent: float = 0.0
+    counted: float = 0.0
 
     @property
     def lag(self) -> float:
@@ -63,75 +73,98 @@ class PoolSnapshot:
 
 
 class Divider(Protocol):
-    """Anything with ``divide``: a pure, deterministic function of the snapshot."""
+    """Anything with ``rates``: a pure, deterministic function of the snapshot."""
 
-    def divide(self, pool: PoolSnapshot) -> Mapping[int, int]:
-        """Slots by study id: at most ``most`` each, at most the capacity together."""
+    def rates(self, pool: PoolSnapshot) -> dict[int, float]:
+        """Slots by study id, in fractions: at most ``most`` each, and the capacity together."""
 
 
 @dataclass(frozen=True)
 class EvenDivider:
-    """Weighted max-min fair shares in whole slots.
-
-    Each study gets the whole slots of its fair share; those that are left over go to the studies
-    furthest behind theirs. A study keeps such a slot until another one is ``quantum``
-    slot-seconds further behind, so slots do not flap. Over time each study gets its share: with n
-    studies, plans every p seconds, and constant demands, no study is more than (quantum + p) *
-    (1 + ln n) slot-seconds behind. A study whose share is below one slot, since there are more
-    studies than slots, waits for its turn at most twice that, divided by its share.
-
-    Args:
-        quantum: Slot-seconds; larger ones mean fewer hand-overs and longer turns.
-    """
-
-    quantum: float = 60.0
-
-    def divide(self, pool: PoolSnapshot) -> Mapping[int, int]:
-        """The fair shares, rounded to whole slots by turns."""
-        fair = fair_shares(pool)
-        shares = {study: math.floor(share + _WHOLE) for study, share in fair.items()}
-        left = round(sum(fair.values())) - sum(shares.values())
-        waiting = [
-            study
-            for study in pool.studies
-            if fair[study.study_id] - shares[study.study_id] > _WHOLE
-        ]
-
-        def urgency(study: StudyView) -> tuple[float, int]:
-            has_one = study.slots > shares[study.study_id]
-            return -study.lag - (self.quantum if has_one else 0.0), study.study_id
-
-        for study in sorted(waiting, key=urgency)[:left]:
-            shares[study.study_id] += 1
-        return shares
-
-
-def fair_shares(pool: PoolSnapshot) -> dict[int, float]:
-    """Weighted max-min fair shares in fractions of slots, by study id.
+    """Weighted max-min fair shares: each study gets slots in proportion to its time in the pool.
 
     Slots that a study cannot use go to the others. If there are as many slots as studies that need
     one, each of them gets at least one.
     """
-    needy = [study for study in pool.studies if study.most > 0]
-    least = 1.0 if len(needy) <= pool.capacity else 0.0
-    total = float(min(pool.capacity, sum(study.most for study in needy)))
-    shares = {study.study_id: 0.0 for study in pool.studies}
-    shares.update(_fill(needy, least, total))
-    return shares
+
+    def rates(self, pool: PoolSnapshot) -> dict[int, float]:
+        """The fair shares, in fractions of slots."""
+        studies = needy(pool)
+        least = 1.0 if len(studies) <= pool.capacity else 0.0
+        low = {study.study_id: least for study in studies}
+        return fill(pool, low, {study.study_id: study.weight for study in studies})
 
 
-def _fill(studies: list[StudyView], least: float, total: float) -> dict[int, float]:
-    """Raise one level for all studies, a share being level * weight between ``least`` and most."""
+def needy(pool: PoolSnapshot) -> list[StudyView]:
+    """The studies that need slots."""
+    return [study for study in pool.studies if study.most > 0]
+
+
+def fill(
+    pool: PoolSnapshot, low: Mapping[int, float], weights: Mapping[int, float]
+) -> dict[int, float]:
+    """Max-min fair rates with a least rate for each study.
+
+    One level is raised for all until the slots are used: a rate is level * weight, between the
+    study's least rate and the slots that it could use.
+
+    Args:
+        pool: The pool.
+        low: Least rates by study; together at most the capacity.
+        weights: By study, above 0.
+
+    Returns:
+        A rate for each study of the pool.
+    """
+    rates = {study.study_id: 0.0 for study in pool.studies}
+    studies = needy(pool)
+    if not studies:
+        return rates
+    total = float(min(pool.capacity, sum(study.most for study in studies)))
 
     def filled(level: float) -> dict[int, float]:
-        return {s.study_id: min(max(level * s.weight, least), float(s.most)) for s in studies}
+        return {
+            s.study_id: min(max(level * weights[s.study_id], low[s.study_id]), float(s.most))
+            for s in studies
+        }
 
-    below, above = 0.0, 0.0
-    for level in sorted({bound / s.weight for s in studies for bound in (least, float(s.most))}):
-        below, above = above, level
-        if sum(filled(level).values()) >= total:
-            break
-    low, high = filled(below), filled(above)
-    held, wanted = sum(low.values()), sum(high.values())
-    part = (total - held) / (wanted - held) if wanted > held else 1.0
-    return {study: low[study] + part * (high[study] - low[study]) for study in low}
+    bounds = {b / weights[s.study_id] for s in studies for b in (low[s.study_id], float(s.most))}
+    levels = [0.0, *sorted(bounds - {0.0})]
+    # Between two levels each rate is linear.
+    above = bisect_left(levels, total, hi=len(levels) - 1, key=lambda x: sum(filled(x).values()))
+    lower, upper = filled(levels[max(0, above - 1)]), filled(levels[above])
+    held, wanted = sum(lower.values()), sum(upper.values())
+    part = min(1.0, max(0.0, (total - held) / (wanted - held))) if wanted > held else 1.0
+    return rates | {name: low + part * (upper[name] - low) for name, low in lower.items()}
+
+
+def whole_slots(
+    pool: PoolSnapshot, rates: Mapping[int, float], quantum: float = 60.0
+) -> dict[int, int]:
+    """Whole slots from rates, by turns.
+
+    Each study gets the whole slots of its rate; those that are left over go to the studies
+    furthest behind theirs. A study keeps such a slot until another one is ``quantum``
+    slot-seconds further behind, so slots do not flap. Over time each study gets its rate: with n
+    studies, plans every p seconds, and constant rates, no study is more than (quantum + p) *
+    (1 + ln n) slot-seconds behind. A study whose rate is below one slot, since there are more
+    studies than slots, waits for its turn at most twice that, divided by its rate.
+
+    Args:
+        pool: The pool.
+        rates: Slots by study id, in fractions.
+        quantum: Slot-seconds; larger ones mean fewer hand-overs and longer turns.
+    """
+    shares = {study: math.floor(rate + _WHOLE) for study, rate in rates.items()}
+    left = round(sum(rates.values())) - sum(shares.values())
+    waiting = [
+        study for study in pool.studies if rates[study.study_id] - shares[study.study_id] > _WHOLE
+    ]
+
+    def urgency(study: StudyView) -> tuple[float, int]:
+        has_one = study.slots > shares[study.study_id]
+        return -study.lag - (quantum if has_one else 0.0), study.study_id
+
+    for study in sorted(waiting, key=urgency)[:left]:
+        shares[study.study_id] += 1
+    return shares

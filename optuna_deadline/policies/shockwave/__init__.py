@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optuna_deadline.policies.shockwave.accounting import Allocation, Allocator, Shares
 from optuna_deadline.policies.shockwave.forecast import JobView, Market, Regime, Round, Scheduler
-from optuna_deadline.policies.shockwave.policy import ShockwaveStudy, StudyMarket
+from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
 from optuna_deadline.policies.shockwave.scheduler import Shockwave, Window
 
 __all__ = [
@@ -18,6 +18,5 @@ __all__ = [
     "Shares",
     "Shockwave",
     "ShockwaveStudy",
-    "StudyMarket",
     "Window",
 ]

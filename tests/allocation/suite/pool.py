@@ -13,7 +13,7 @@ from allocation.suite.world import (
     checkpoint,
 )
 
-from optuna_deadline.allocation.records import MachineInfo, NewReport, StudyClaim
+from optuna_deadline.allocation.records import Account, MachineInfo, NewReport, StudyClaim
 from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
 
 
@@ -283,7 +283,7 @@ class SharingSuite:
         world.time += TTL + 1
         assert two.elect_leader("b") == led + 1 and one.elect_planner("c") == planned + 1
         with pytest.raises(LeaseLost):
-            one.lend("a", led, {slot: two.study_id}, {}, {})
+            one.lend("a", led, {slot: two.study_id}, {})
         with pytest.raises(LeaseLost):
             one.set_claim("a", planned, StudyClaim(1, 1, 0.0, None))
         assert one.slots()[0].lent_to == one.study_id
@@ -297,16 +297,17 @@ class SharingSuite:
         one, two = world.table(study="one"), world.table(study="two")
         term, planned = one.elect_leader("a"), two.elect_planner("b")
         assert term is not None and planned is not None
-        said = StudyClaim(live=4, most=2, done=7.5, remaining=None)
+        said = StudyClaim(live=4, most=2, done=7.5, remaining=None, work=90.0, span=12.5)
         two.set_claim("b", planned, said)
         world.time += 10
-        shares = {one.study_id: 2}
-        one.lend("a", term, {}, shares, {one.study_id: 1.5, two.study_id: 0.5})
+        had = {one.study_id: Account(2, 1.5, 0.01), two.study_id: Account(rate=0.5)}
+        one.lend("a", term, {}, had)
         first, second = one.tenants()
         assert (first.study_id, first.weight, first.claim) == (one.study_id, 3.0, None)
         assert (second.study_id, second.weight, second.claim) == (two.study_id, 1.0, said)
         assert (first.served, first.entitled) == pytest.approx((20, 15))
         assert (second.served, second.entitled) == pytest.approx((0, 5))
+        assert (first.spent, second.spent) == pytest.approx((0.1, 0.0))
         one.register("a", "host", 1, [], 2, None)
         two.register("b", "host", 1, [], 2, 0.5)
         assert [tenant.weight for tenant in one.tenants()] == [3.0, 0.5]
@@ -341,7 +342,7 @@ def _lend(world: AllocationWorld, slot: int, study_id: int) -> None:
     table = world.table(study="one")
     term = table.elect_leader("leader")
     assert term is not None
-    table.lend("leader", term, {slot: study_id}, {}, {})
+    table.lend("leader", term, {slot: study_id}, {})
 
 
 class AdmissionSuite:
