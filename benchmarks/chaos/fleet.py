@@ -56,6 +56,7 @@ class Fleet:
     folder: Path
     members: list[Member] = field(default_factory=list)
     ghosts: list[Member] = field(default_factory=list)
+    _starts: int = 0
 
     def __post_init__(self) -> None:
         # Imported once in the fork server, so that a worker starts quickly.
@@ -134,7 +135,8 @@ class Fleet:
         member.frozen_at = None
 
     def _start(self, index: int, place: Place) -> BaseProcess:
-        log = self.folder / f"worker-{index}.log"
+        self._starts += 1  # a replaced worker may go on, and has a log of its own
+        log = self.folder / f"worker-{index}-{self._starts}.log"
         process = self._context.Process(target=work, args=(place, log))
         process.start()
         return process

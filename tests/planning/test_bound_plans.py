@@ -16,10 +16,11 @@ from optuna_deadline.allocation.records import (
 )
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.checkpoints.sharing import reaches
-from optuna_deadline.planning.placement.bound_plans import plan_with_bindings
+from optuna_deadline.planning.placement.bound_plans import BoundPlanner, plan_with_bindings
 from optuna_deadline.planning.placement.data_locality import HostBinding, isolated_hosts
 from optuna_deadline.planning.placement.gangs import assign_workers, changed_assignments
 from optuna_deadline.planning.planner import Planner
+from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot, TrialView
 from optuna_deadline.policies.wrappers import RequestPolicy
@@ -180,3 +181,11 @@ def test_the_best_model_may_be_on_another_host_unless_that_has_died() -> None:
     assert table.reap() == 1
     assert find_winner(table, "maximize", in_hand) is None
     assert grant.number == 0
+
+
+def test_a_study_that_has_no_slots_forgets_why_trials_waited_that_have_ended() -> None:
+    table = MemoryTable(now=lambda: 0.0)
+    planner = BoundPlanner(table)
+    planner.wait_reasons = {1: "waits for node-a"}
+    planner.update(Reading(Snapshot(0.0, 0.0, 9.0, 1, 1), {}, [], [], {}, {}, 0.0, 0))
+    assert planner.reason_changes({}) == []

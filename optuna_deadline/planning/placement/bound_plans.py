@@ -44,6 +44,7 @@ class BoundPlanner:
             for row in reading.trials.values()
             if row.alive and row.owner is not None and row.owner not in living
         }
+        self.wait_reasons = self._unreaped  # of a study without slots, for which nothing plans
 
     def plan(self, policy: Policy, reading: Reading) -> Plan:
         """The policy's plan within the bindings, for the trials that may be granted slots."""
