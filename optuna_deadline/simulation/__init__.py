@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster, Faults, Funding
+from optuna_deadline.simulation.pool import PoolOutcome, PoolSimulation, PoolStudy
 from optuna_deadline.simulation.study import Outcome, Simulation, simulate
 from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
 
@@ -15,6 +16,9 @@ __all__ = [
     "Faults",
     "Funding",
     "Outcome",
+    "PoolOutcome",
+    "PoolSimulation",
+    "PoolStudy",
     "Simulation",
     "Workload",
     "generate",

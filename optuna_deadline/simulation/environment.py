@@ -156,6 +156,8 @@ class World:
     warm: set[int] = field(default_factory=set)  #: trials that have started
     search: ConfigurationSampler | None = None  #: None: configurations in their order
     configurations: dict[int, int] = field(default_factory=dict)  #: by trial
+    started: float = 0.0
+    weight: float | None = None  #: in the pool
 
     @property
     def latest(self) -> float:
@@ -183,13 +185,29 @@ class World:
         self.unwritten_segments.clear()
 
     @classmethod
-    def make(cls, workload: Workload, cluster: Cluster, deadline: float, seed: int) -> World:
-        """A world at its start."""
-        timeline = Timeline()
+    def make(
+        cls,
+        workload: Workload,
+        cluster: Cluster,
+        deadline: float,
+        seed: int,
+        *,
+        timeline: Timeline | None = None,
+        study_id: int = 1,
+        beside: World | None = None,
+    ) -> World:
+        """A world that starts now, in the pool of another one if that is given."""
+        timeline = timeline or Timeline()
         table = MemoryTable(
-            now=timeline.now, deadline=deadline, ttl=cluster.ttl, grace=cluster.grace
+            study_id=study_id,
+            now=timeline.now,
+            started=timeline.now(),
+            deadline=deadline,
+            ttl=cluster.ttl,
+            grace=cluster.grace,
+            database=None if beside is None else beside.table.database,
         )
-        return cls(workload, cluster, deadline, seed, timeline, table)
+        return cls(workload, cluster, deadline, seed, timeline, table, started=timeline.now())
 
 
 def _in_order(world: World, number: int) -> int:

@@ -37,7 +37,8 @@ class SimulatedWorker:
         policy: Policy,
         slots: int | None = None,
     ) -> None:
-        self.id = f"{host}/{incarnation}"
+        study = world.table.study_id
+        self.id = f"{host}/{incarnation}" if study == 1 else f"{host}/{incarnation}/study{study}"
         self._world, self._host, self._incarnation = world, host, incarnation
         self._policy = policy
         self._offer = world.cluster.slots if slots is None else slots
@@ -61,7 +62,7 @@ class SimulatedWorker:
             world.table,
             policy,
             direction="maximize",
-            started=0.0,
+            started=world.started,
             worker_id=self.id,
             clock=world.timeline.now,
             is_intact=world.disk.has_checkpoint,
@@ -81,7 +82,7 @@ class SimulatedWorker:
         shared = MachineInfo(store="simulated://", address=self._host, host_type=kind)
         about = MachineInfo(host_type=kind) if world.cluster.across is None else shared
         world.table.register(
-            self.id, self._host, self._incarnation, [], self._offer, machine_info=about
+            self.id, self._host, self._incarnation, [], self._offer, world.weight, about
         )
         world.workers[self.id] = self
         self._wake_planners()
