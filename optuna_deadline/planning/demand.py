@@ -81,7 +81,7 @@ def work_to_do(policy: Policy, snapshot: Snapshot) -> tuple[float | None, float]
         them needs on one slot, with its start. None and 0 for a search, and until a pace and a
         last step are known.
     """
-    if not isinstance(policy, Resources) or not policy.ends_no_trial:
+    if not isinstance(policy, Resources) or not policy.has_work:
         return None, 0.0
     unopened, last = policy.trials_left_to_open(snapshot), policy.last_step(snapshot.trials)
     paces = [trial.step_seconds for trial in snapshot.trials if trial.step_seconds]

@@ -20,12 +20,15 @@ class Resources:
         max_resource: The step at which a trial is done; None takes what the objectives state.
         reduction_factor: Every rung keeps one in this many.
         most_trials: Maximum number of trials; None for as many as the time allows.
+        finish: Whether a study in a pool needs slots until all of them have ended, though the
+            policy may end some; without a maximum it has no effect.
     """
 
     min_resource: int = 1
     max_resource: int | None = None
     reduction_factor: int = 4
     most_trials: int | None = field(default=None, kw_only=True)
+    finish: bool = field(default=False, kw_only=True)
     #: Whether it trains each trial to its end, as far as time allows.
     ends_no_trial: ClassVar[bool] = False
     _memory: TrialIndexCache = field(
@@ -38,6 +41,13 @@ class Resources:
             raise DeadlineError(
                 f"most_trials must be a whole number from 1, but got {self.most_trials!r}."
             )
+        if not isinstance(self.finish, bool):
+            raise DeadlineError(f"finish must be True or False, but got {self.finish!r}.")
+
+    @property
+    def has_work(self) -> bool:
+        """Whether each trial has to be trained, if they are counted."""
+        return self.ends_no_trial or self.finish
 
     def trials_left_to_open(self, snapshot: Snapshot) -> int | None:
         """New trials that may still be started; None without a limit."""

@@ -44,5 +44,7 @@ def test_a_search_has_none() -> None:
     for policy in ("adaptive_halving", "hypersched", "hermes", "asha", "median"):
         made = make_policy(policy, {"most_trials": 4})
         assert work_to_do(made, seen) == (None, 0.0), "it ends trials"
+    finished = make_policy("adaptive_halving", {"most_trials": 4, "finish": True})
+    assert work_to_do(finished, seen)[0] == pytest.approx(12.0 + 3 * 20.0)
     counted = make_policy("fifo", {"most_trials": 4})
     assert work_to_do(counted, snapshot(trial(0, 0, "ready", None))) == (None, 0.0), "no pace yet"
