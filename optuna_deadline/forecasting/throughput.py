@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
+
+from optuna_deadline.forecasting.regimes import TrialRegimes
 
 #: Before any measurement, a gang of k is assumed to be k ** 0.9 times as fast (our choice:
 #: optimistic enough to try a second slot, and one try replaces it by a measurement).
@@ -123,10 +125,11 @@ class Throughputs:
 
     Attributes:
         speedup: S(k) as the median ratio over the trials that trained on one slot and on k.
-        step_seconds: Seconds that a step of each trial takes on one slot, from all its segments.
+        step_seconds: Seconds that a step of each trial takes on one slot in its present regime.
     """
 
     def __init__(self) -> None:
+        self._regimes: dict[int, TrialRegimes] = defaultdict(TrialRegimes)
         self._paces: dict[int, dict[int, SegmentPace]] = defaultdict(dict)
         self._ratios: dict[int, Ratios] = {}
         self._ranked: dict[Kind, list[float]] = defaultdict(list)  # those of all trials
@@ -141,6 +144,13 @@ class Throughputs:
             self._paces[pace.number][segment] = pace
             self._fresh.add(pace.number)
 
+    def take_report(self, number: int, step: int, trained: float, slots: int) -> None:
+        """Record a report of a trial, in the order of its steps; see :class:`TrialRegimes`."""
+        regimes = self._regimes[number]
+        regimes.take(step, trained, slots)
+        if regimes.changes:
+            self._fresh.add(number)
+
     def learn(self) -> set[int]:
         """Update both; returns the trials with a new pace."""
         moved = False
@@ -154,7 +164,7 @@ class Throughputs:
             self.speedup = _medians(self._ranked)
             self._fresh |= self._gangs
         for number in self._fresh:
-            paces = self._paces[number].values()
+            paces = self._by_regime(number)[-1]
             steps = sum([pace.steps for pace in paces])
             if steps > 0:
                 one = [pace.seconds * _of(self.speedup, pace) for pace in paces]
@@ -163,11 +173,29 @@ class Throughputs:
         return learned
 
     def _compare(self, number: int) -> Ratios:
-        """The speed of one trial's gangs relative to its one slot, if known."""
-        paces = self._paces[number].values()
-        if all([pace.slots == 1 for pace in paces]):
+        """The speed of one trial's gangs relative to its one slot, if one regime has both."""
+        if all([pace.slots == 1 for pace in self._paces[number].values()]):
             return {}
         self._gangs.add(number)
+        found = map(self._ratios_of, reversed(self._by_regime(number)))
+        return next(filter(None, found), {})
+
+    def _by_regime(self, number: int) -> Sequence[Collection[SegmentPace]]:
+        """What a trial has trained by regime, the present one last.
+
+        Reports do not say whether a gang was on several hosts, so such trials have one regime.
+        """
+        segments = self._paces[number].values()
+        regimes = self._regimes[number]
+        if not regimes.changes or any(pace.across for pace in segments):
+            return [segments]
+        return [
+            [SegmentPace(number, slots, *stretch) for slots, stretch in trained.items()]
+            for trained in regimes.stretches
+        ]
+
+    @staticmethod
+    def _ratios_of(paces: Collection[SegmentPace]) -> Ratios:
         steps: dict[Kind, float] = defaultdict(float)
         seconds: dict[Kind, float] = defaultdict(float)
         for pace in paces:
@@ -186,9 +214,13 @@ class Throughputs:
             insort(self._ranked[kind], ratio)
 
 
-def learn_throughputs(paces: Iterable[SegmentPace]) -> Throughputs:
-    """The speeds from these segments."""
+def learn_throughputs(
+    paces: Iterable[SegmentPace], reports: Iterable[tuple[int, int, float, int]] = ()
+) -> Throughputs:
+    """The speeds from these segments, and from reports: number, step, trained seconds, slots."""
     found = Throughputs()
+    for report in reports:
+        found.take_report(*report)
     for segment, pace in enumerate(paces):
         found.take(segment, pace)
     found.learn()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from optuna_deadline.allocation.records import Event, SegmentRow
+from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow
 from optuna_deadline.forecasting.throughput import (
     Overhead,
     SegmentPace,
@@ -249,7 +249,7 @@ class Measured:
     overhead: Overhead
 
 
-def measure(segments: Sequence[SegmentRow]) -> Measured:
+def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -> Measured:
     """The present measurements, with priors for what was not measured yet."""
     paces = [
         SegmentPace(
@@ -262,7 +262,9 @@ def measure(segments: Sequence[SegmentRow]) -> Measured:
         for row in segments
         if row.position_from is not None and row.position_to is not None and row.trained
     ]
-    learned = learn_throughputs(paces)
+    learned = learn_throughputs(
+        paces, ((row.number, row.step, row.trained, row.slots) for row in reports)
+    )
     startups = [row.startup for row in segments if row.startup is not None]
     stops = [row.stop for row in segments if row.stop is not None]
     return Measured(learned.speedup, learned.step_seconds, learn_overhead(startups, stops))

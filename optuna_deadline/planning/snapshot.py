@@ -166,6 +166,8 @@ class SnapshotReader:
         self.best_reports.take(news.reports)
         first = self._reports.first
         self._stale |= self._reports.take(news.reports)
+        for row in news.reports:
+            self._throughputs.take_report(row.number, row.step, row.trained, row.slots)
         if self._reports.first != first:
             self._stale |= self._following.trials.keys()
         self._stale |= self._take_segments(news.segments)

@@ -61,7 +61,7 @@ class InitialState:
                 f"{history.name} is trained by study.optimize, which says nothing of its slots: "
                 "what-ifs are for studies with optuna-deadline workers."
             )
-        measured, curves = measure(history.segments), known_curves(history)
+        measured, curves = measure(history.segments, history.reports), known_curves(history)
         if not set(curves) & set(measured.seconds):
             raise DeadlineError(
                 f"No trial of {history.name} has trained and reported yet, so there is "

@@ -1,0 +1,97 @@
+"""A training that gets faster or slower for good: what its reports say, and what S(k) learns."""
+
+from __future__ import annotations
+
+import math
+import random
+from statistics import fmean
+
+import pytest
+
+from optuna_deadline.forecasting.regimes import TrialRegimes
+from optuna_deadline.forecasting.throughput import SegmentPace, Throughputs
+
+EPOCHS = 60
+
+
+def paces(seed: int, change: int, factor: float, noise: float) -> list[float]:
+    """Seconds of each epoch: 10, divided by a factor from an epoch on; 3 % take twice as long."""
+    rng = random.Random(seed)
+    return [
+        (10.0 if epoch < change else 10.0 / factor)
+        * math.exp(rng.gauss(0, noise))
+        * (2.0 if rng.random() < 0.03 else 1.0)
+        for epoch in range(EPOCHS)
+    ]
+
+
+def learned(seconds: list[float]) -> Throughputs:
+    """A trial on one slot, with one segment and a report for each epoch."""
+    found = Throughputs()
+    for epoch in range(len(seconds)):
+        found.take_report(0, epoch + 1, sum(seconds[: epoch + 1]), 1)
+    found.take(1, SegmentPace(0, 1, len(seconds), sum(seconds)))
+    found.learn()
+    return found
+
+
+def errors(change: int, factor: float, after: int, noise: float = 0.1) -> tuple[float, float]:
+    """Mean errors of the remaining time so long after a change: by regime, and by all segments."""
+    regime, segments = [], []
+    for seed in range(100):
+        seconds, at = paces(seed, change, factor, noise), change + after
+        left = sum(10.0 if epoch < change else 10.0 / factor for epoch in range(at, EPOCHS))
+        pace = learned(seconds[:at]).step_seconds[0]
+        regime.append(abs(pace * (EPOCHS - at) / left - 1))
+        segments.append(abs(fmean(seconds[:at]) * (EPOCHS - at) / left - 1))
+    return fmean(regime), fmean(segments)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1.5, 0.5])
+def test_three_reports_after_a_change_the_remaining_time_is_right(factor: float) -> None:
+    regime, segments = errors(30, factor, 3)
+    assert regime <= 0.15 < segments
+    assert errors(30, factor, 10)[0] <= 0.06
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.15])
+def test_without_a_change_it_is_as_good_as_before(noise: float) -> None:
+    regime, segments = errors(30, 1.0, 15, noise)
+    assert regime <= segments + 0.01
+
+
+def test_gangs_are_compared_within_one_regime() -> None:
+    """The batch doubles at epoch 10, the second slot comes at 20: S(2) is 1.8, not 2.7."""
+    found = Throughputs()
+    for number in range(8):
+        trained = 0.0
+        for epoch in range(40):
+            trained += (10.0 if epoch < 10 else 5.0) / (1.0 if epoch < 20 else 1.8)
+            found.take_report(number, epoch, trained, 1 if epoch < 20 else 2)
+        found.take(2 * number, SegmentPace(number, 1, 20, 150.0))
+        found.take(2 * number + 1, SegmentPace(number, 2, 20, 20 * 5.0 / 1.8))
+    found.learn()
+    assert found.speedup(2) == pytest.approx(1.8, rel=0.05)
+    assert found.step_seconds[0] == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_resize_is_no_change_of_regime() -> None:
+    regimes = TrialRegimes()
+    trained = 0.0
+    for step in range(1, 31):
+        slots = 1 if step <= 10 or step > 20 else 4
+        trained += 10.0 / slots
+        assert not regimes.take(step, trained, slots)
+    assert regimes.changes == 0
+
+
+def test_a_few_slow_reports_and_reports_that_say_nothing_are_no_change() -> None:
+    regimes = TrialRegimes()
+    trained = 0.0
+    for step in range(1, 30):
+        trained += 20.0 if step % 10 in (1, 2) else 10.0
+        assert not regimes.take(step, trained, 1)
+        assert not regimes.take(step, trained + 1e6, 1), "the same step again"
+    assert not regimes.take(31, trained, 1), "no time has passed"
+    assert not regimes.take(32, math.nan, 1)
+    assert not regimes.take(33, trained + 30.0, 1) and regimes.stretches[0][1].steps == 30
