@@ -104,18 +104,20 @@ class SlotHealth:
         known, before = self._table.segments(), bool(record.failed)
         record.failed.add(gang.number)
         mine = [row for row in known if row.number == gang.number and row.fence < gang.grant.fence]
-        if self._fails_elsewhere(gang.number, slot, mine):
+        what = line or verdict.log_message.partition(";")[0]
+        known_bad = sudden and self._is_out_for_others(slot)
+        if not known_bad and self._fails_elsewhere(gang.number, slot, mine):
             record.failed.discard(gang.number)
             return verdict
-        what = line or verdict.log_message.partition(";")[0]
-        if not self._others_train(known, gang, slot):
+        if not known_bad and not self._others_train(known, gang, slot):
             if lost:  # nothing trains yet, so the trial may resume on another slot first
                 record.back_at, record.why = time.monotonic() + _FIRST_MOMENTS, what
             return verdict
         if not (sudden or before or any(row.stepped for row in mine)):
             return verdict
         self._blamed[gang.number] = slot
-        words = f"it fails on {device} ({what}), while others train elsewhere"
+        beside = "as trials of a former worker" if known_bad else "while others train elsewhere"
+        words = f"it fails on {device} ({what}), {beside}"
         if sudden or before:
             record.back_at, record.why = time.monotonic() + record.pause, what
             words = f"{words}: {device} is out of use for {format_duration(record.pause)}"
@@ -129,8 +131,6 @@ class SlotHealth:
         blamed = self._blamed.get(number)
         if blamed == slot or not any(row.outcome == AT_FAULT for row in mine):
             return False
-        if blamed is None and self._is_out_for_others(slot):
-            return False  # another worker of this host has blamed the same slot
         self._blamed.pop(number, None)
         if blamed is not None and (record := self._slots.get(blamed)) is not None:
             record.failed.discard(number)
@@ -138,11 +138,14 @@ class SlotHealth:
         return True
 
     def _is_out_for_others(self, slot: int) -> bool:
-        """Whether another worker, which offers the same slot, has taken it out of use."""
+        """Whether another worker, which had the same slot, took it out of use a moment ago."""
         events = self._table.pool_events(kinds=("device",))
         last = {event.worker: event for event in events if event.slot == slot}
+        since = self._table.now() - _RECENT
         return any(
-            not event.detail["in_use"] for name, event in last.items() if name != self._worker_id
+            event.at > since and not event.detail["in_use"]
+            for name, event in last.items()
+            if name != self._worker_id
         )
 
     def _others_train(self, rows: Sequence[SegmentRow], gang: Gang, slot: int) -> bool:

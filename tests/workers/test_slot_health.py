@@ -151,8 +151,11 @@ def test_a_trial_that_fails_on_a_second_slot_is_at_fault(hand: Hand) -> None:
     assert len(_offered(hand)) == 2, "the first slot is tried again at once"
 
 
-def test_the_slot_that_a_former_worker_blamed_is_no_second_one(tmp_path: Path) -> None:
-    """The one that follows it knows nothing of the slot."""
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_slot_that_a_former_worker_blamed_is_no_second_one(
+    tmp_path: Path, trains: bool
+) -> None:
+    """The one that follows it knows nothing of the slot; also if nothing trains elsewhere."""
     with faked() as (clock, _), ExitStack() as opened:
 
         def joined(gpu: int, of: Hand | None = None) -> Hand:
@@ -161,16 +164,17 @@ def test_the_slot_that_a_former_worker_blamed_is_no_second_one(tmp_path: Path) -
             return opened.enter_context(closing(hand))
 
         hand = joined(0)
-        good = hand.started()
-        _train(hand, good)
+        if trains:
+            _train(hand, hand.started())
         term, bad = hand.term or 0, hand.open()
-        for _ in range(2):
+        for turn in range(3):
             former = joined(1, of=hand)
             again = Assignment(bad, "run", former.agent.id, 1, "test", ())
             hand.table.write_plan(hand.agent.id, term, [again])
             former.look()
             former.turns(2)
-            assert _fail(former, bad) == ("paused", "slot") and _offered(hand) == ["gpu:0"]
+            expected = ("paused", "slot" if trains or turn else "died")
+            assert _fail(former, bad) == expected and _offered(hand) == ["gpu:0"]
             hand.table.leave(former.agent.id)
 
 
