@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.headlines import hypersched
+from benchmarks.headlines.__main__ import as_text, tally
 from benchmarks.headlines.hypersched_runs import SLOTS, Case, allocation
-from benchmarks.headlines.rows import Options
+from benchmarks.headlines.rows import Options, Row
 from benchmarks.measuring import Progress
 
 
@@ -22,11 +23,20 @@ def test_every_row_is_there_with_its_fields(
     rows = list(hypersched.rows(options))
     assert len({row.name for row in rows}) == len(rows) == 3 + 2 + 3 + 1 + 1
     for row in rows:
-        assert row.system == "hypersched" and row.target and row.note
+        assert row.system == "hypersched" and row.note
+        assert (row.met is None) or row.target, "a row without a target cannot be met"
         assert row.ours is not None
     assert rows[0].paper == pytest.approx(0.046)
     for picture in ("hypersched-accuracy.png", "hypersched-allocation.png"):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_without_a_target_and_a_tie_are_counted_apart() -> None:
+    met, missed = (Row("a", "s", None, 1.0, "> 0", answer) for answer in (True, False))
+    tie, bare = (Row("a", "s", None, 1.0, target, None) for target in ("> 0", ""))
+    assert tally([met, met, missed, tie, bare]) == "2 of 4 met, 1 ties; 1 rows have no target."
+    shown = as_text([met, missed, tie, bare]).splitlines()
+    assert [line[:4] for line in shown if line[5:] == "a"] == ["met ", "MISS", "tie ", "-   "]
 
 
 def test_no_more_slots_are_held_than_there_are() -> None:

@@ -57,15 +57,28 @@ def as_text(rows: list[Row], width: int = 79) -> str:
             figures = [f"paper {_say(row.paper)}", f"ours {_say(row.ours)}"]
             if row.ratio is not None:
                 figures.append(f"ratio {_say(row.ratio)}")
-            met = "met " if row.met else "MISS"
-            lines += wrap(f"{met} {row.name}", width, subsequent_indent=_INDENT)
-            for words in (f"{', '.join(figures)}; target {row.target}", row.note):
+            if row.target:
+                figures[-1] += f"; target {row.target}"
+            lines += wrap(f"{_word(row)} {row.name}", width, subsequent_indent=_INDENT)
+            for words in (", ".join(figures), row.note):
                 lines += wrap(words, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    missed = [row.name for row in rows if not row.met]
-    lines += ["", f"{len(rows) - len(missed)} of {len(rows)} met."]
-    for name in missed:
+    lines += ["", tally(rows)]
+    for name in [row.name for row in rows if row.met is False]:
         lines += wrap(f"missed: {name}", width, subsequent_indent=_INDENT)
     return "\n".join(lines)
+
+
+def tally(rows: list[Row]) -> str:
+    """How many targets were met; ties, and rows without a target, are counted apart."""
+    words = [_word(row).strip() for row in rows]
+    met, missed, ties, bare = (words.count(word) for word in ("met", "MISS", "tie", "-"))
+    return f"{met} of {met + missed + ties} met, {ties} ties; {bare} rows have no target."
+
+
+def _word(row: Row) -> str:
+    if row.met is None:
+        return "tie " if row.target else "-   "
+    return "met " if row.met else "MISS"
 
 
 def _say(figure: float | str | None) -> str:

@@ -89,8 +89,8 @@ def rows(options: Options) -> Iterator[Row]:
             SYSTEM,
             None,
             row.ours,
-            "none, for information",
-            True,
+            "",
+            None,
             f"{row.note}; our network on digits, its seconds scaled to this training's",
         )
 
@@ -159,9 +159,9 @@ def _ablations(options: Options, results: Results, seeds: range) -> Iterator[Row
             SYSTEM,
             None,
             row.ours,
-            "costs accuracy, or the docs say where not",
-            row.met or words in _EXPLAINED,
-            f"{row.note}; docs/policies/hypersched.md says why"
+            "" if words in _EXPLAINED else "> 0",
+            None if words in _EXPLAINED else row.met,
+            f"{row.note}; no value is shown, docs/policies/hypersched.md says why"
             if words in _EXPLAINED
             else row.note,
         )

@@ -23,8 +23,9 @@ class Row:
         system: The system of the paper.
         paper: The paper's figure, or its derivation in words; None if unknown.
         ours: The measured figure; None if it could not be measured.
-        target: The target, in words.
-        met: Whether the target was met.
+        target: The target, in words; empty for a row that has none.
+        met: Whether the target was met; None without a target, and where the difference is
+            within one standard error.
         note: The error bar, a shortfall with its reason, or missing data.
     """
 
@@ -33,7 +34,7 @@ class Row:
     paper: float | str | None
     ours: float | None
     target: str
-    met: bool
+    met: bool | None
     note: str = ""
 
     @property
