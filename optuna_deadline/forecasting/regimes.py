@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import defaultdict, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 #: So many reports in a row begin a regime if each deviates, to one side, by at least this factor
 #: and this multiple of the usual deviation from the pace of the regime.
 _IN_A_ROW, _LEAST, _DEVIATIONS = 3, math.log(1.2), 1.75
+_NEAR = 0.1  # of the steps before a change: trials that change so near to each other change alike
 
 
 class Stretch(NamedTuple):
@@ -28,6 +30,13 @@ class Stretch(NamedTuple):
     def more(self, other: Stretch, sign: int = 1) -> Stretch:
         """This and another one together, or without it."""
         return Stretch(self.steps + sign * other.steps, self.seconds + sign * other.seconds)
+
+
+class Change(NamedTuple):
+    """A change of regime."""
+
+    step: float  #: the last step of the regime before
+    factor: float  #: of the seconds of a step
 
 
 class _Pace(NamedTuple):
@@ -46,12 +55,15 @@ class TrialRegimes:
     Attributes:
         changes: The number of changes that were found.
         stretches: What was trained in each regime, by slots; the present one is the last.
+        first: The first change.
+        step: The step of the last report.
     """
 
     changes: int = 0
     stretches: list[dict[int, Stretch]] = field(default_factory=lambda: [defaultdict(Stretch)])
+    first: Change | None = None
+    step: int | None = None
     _slots: int = 0
-    _step: int | None = None
     _trained: float = 0.0
     _usual: list[float] = field(default_factory=list)  # sorted logarithms of paces, on these slots
     _latest: deque[_Pace] = field(default_factory=deque)  # not in the usual ones yet
@@ -64,10 +76,10 @@ class TrialRegimes:
             trained: Seconds of training until then, over all segments.
             slots: The slots on which it was trained.
         """
-        before, since = self._step, trained - self._trained
+        before, since = self.step, trained - self._trained
         if not math.isfinite(trained) or (before is not None and step <= before):
             return False
-        self._step, self._trained = step, trained
+        self.step, self._trained = step, trained
         if before is None or since <= 0:
             return False
         if slots != self._slots:
@@ -99,6 +111,11 @@ class TrialRegimes:
 
     def _begin(self) -> None:
         """Begin a regime with the latest reports."""
+        middle = self._usual[len(self._usual) // 2]
+        if self.first is None and self.step is not None:
+            since = self.step - sum(pace.stretch.steps for pace in self._latest)
+            new = median(pace.logarithm for pace in self._latest)
+            self.first = Change(since, math.exp(new - middle))
         self.changes += 1
         self.stretches.append(defaultdict(Stretch))
         for pace in self._latest:
@@ -110,3 +127,28 @@ class TrialRegimes:
     def _count(self, regime: int, stretch: Stretch, sign: int = 1) -> None:
         trained = self.stretches[regime]
         trained[self._slots] = trained[self._slots].more(stretch, sign)
+
+
+def learn_schedule(trials: Collection[TrialRegimes]) -> Change | None:
+    """The change that all trials of a study come to: they run the same code.
+
+    Known once three trials show it within a tenth of the steps before it, if at most as many have
+    trained well beyond it without a change.
+    """
+    shown = [trial.first for trial in trials if trial.first is not None]
+    if len(shown) < _IN_A_ROW:
+        return None
+    step = median(change.step for change in shown)
+    alike = [change for change in shown if abs(change.step - step) <= _NEAR * step]
+    beyond = (1 + _NEAR) * step
+    others = sum(t.first is None and t.step is not None and t.step > beyond for t in trials)
+    if len(alike) < _IN_A_ROW or others + len(shown) - len(alike) > len(alike):
+        return None
+    return Change(step, median(change.factor for change in alike))
+
+
+def change_ahead(trial: TrialRegimes | None, schedule: Change | None) -> Change | None:
+    """The change that a trial still comes to, or has come to without a sign in its pace yet."""
+    if schedule is None or trial is None or trial.step is None:
+        return schedule
+    return None if trial.changes or trial.step > (1 + _NEAR) * schedule.step else schedule

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from optuna_deadline.forecasting.regimes import TrialRegimes
+from optuna_deadline.forecasting.regimes import Change, TrialRegimes, change_ahead, learn_schedule
 
 #: Before any measurement, a gang of k is assumed to be k ** 0.9 times as fast (our choice:
 #: optimistic enough to try a second slot, and one try replaces it by a measurement).
@@ -126,6 +126,7 @@ class Throughputs:
     Attributes:
         speedup: S(k) as the median ratio over the trials that trained on one slot and on k.
         step_seconds: Seconds that a step of each trial takes on one slot in its present regime.
+        schedule: The change of regime that all trials come to, if there is one.
     """
 
     def __init__(self) -> None:
@@ -137,6 +138,7 @@ class Throughputs:
         self._fresh: set[int] = set()
         self.speedup = Speedup()
         self.step_seconds: dict[int, float] = {}
+        self.schedule: Change | None = None
 
     def take(self, segment: int, pace: SegmentPace) -> None:
         """Record the measurement of one segment of a trial, unless no clock can have given it."""
@@ -147,9 +149,14 @@ class Throughputs:
     def take_report(self, number: int, step: int, trained: float, slots: int) -> None:
         """Record a report of a trial, in the order of its steps; see :class:`TrialRegimes`."""
         regimes = self._regimes[number]
-        regimes.take(step, trained, slots)
+        if regimes.take(step, trained, slots):
+            self.schedule = learn_schedule(self._regimes.values())
         if regimes.changes:
             self._fresh.add(number)
+
+    def change_ahead(self, number: int) -> Change | None:
+        """The change of regime that a trial still comes to, as others did."""
+        return change_ahead(self._regimes.get(number), self.schedule)
 
     def learn(self) -> set[int]:
         """Update both; returns the trials with a new pace."""

@@ -89,8 +89,7 @@ def work_to_do(policy: Policy, snapshot: Snapshot) -> tuple[float | None, float]
         return None, 0.0
     pace = median(paces)
     left = [
-        max(0, (policy.last_step_of(trial.horizon) or last) - trial.step)
-        * (trial.step_seconds or pace)
+        trial.seconds_to(policy.last_step_of(trial.horizon) or last, pace) or 0.0
         for trial in snapshot.trials
         if trial.alive
     ]
@@ -111,8 +110,8 @@ def _slot_seconds_left(snapshot: Snapshot, unconstrained: Plan, max_slots: int) 
     runs = {n: order.slots for n, order in unconstrained.orders.items() if isinstance(order, Run)}
     for number in sorted(runs):
         trial = snapshot.trials[bisect_left(snapshot.trials, number, key=_NUMBER)]
-        if trial.horizon is None or trial.step_seconds is None:
+        if trial.horizon is None or (left := trial.seconds_to(trial.horizon)) is None:
             return None
         slots_per_speed = runs[number] / max(snapshot.speedup(runs[number]), 1e-9)
-        total += max(0, trial.horizon - trial.step) * trial.step_seconds * slots_per_speed
+        total += left * slots_per_speed
     return min(total, limit)

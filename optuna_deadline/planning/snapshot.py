@@ -12,6 +12,7 @@ from operator import attrgetter
 from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.forecasting.regimes import Change
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
@@ -139,6 +140,7 @@ class SnapshotReader:
         self._priced = Speedup()
         self._slot_seconds_done = 0.0
         self._throughputs = Throughputs()
+        self._schedule: Change | None = None
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._stale = set[int]()  # trials whose views are older than what was read
@@ -232,7 +234,11 @@ class SnapshotReader:
                 self._throughputs.take(row.fence, pace)
         if costs_changed:
             self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
-        return began | self._throughputs.learn()
+        began |= self._throughputs.learn()
+        if self._throughputs.schedule != self._schedule:
+            self._schedule = self._throughputs.schedule
+            return set(self._following.trials)
+        return began
 
     def _take_trials(self, rows: list[PlannedTrial]) -> None:
         if not rows:
@@ -280,11 +286,16 @@ class SnapshotReader:
             changed=planned.since,
             horizon=self._reports.trained_steps(planned.horizon),
             step_seconds=self._throughputs.step_seconds.get(planned.number),
+            change_ahead=self._change_ahead(planned.number),
             batch=planned.batch,
             slot_limit=planned.slot_limit,
             pausable=planned.pausable,
             starting=self._is_starting(planned),
         )
+
+    def _change_ahead(self, number: int) -> tuple[float, float] | None:
+        found = self._throughputs.change_ahead(number)
+        return None if found is None else (found.step + 1 - self._reports.first, found.factor)
 
     def _is_starting(self, planned: PlannedTrial) -> bool:
         row = self._following.segments.get((planned.number, planned.fence))

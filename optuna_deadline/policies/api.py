@@ -102,10 +102,32 @@ class TrialView:
     slot_limit: int | None = None  #: the most slots that it can train on; applied to every policy
     pausable: bool | None = None  #: False once it has reported without its segment
     starting: bool = False  #: whether it has its slots and has not made a step there
+    #: after which step a step takes how many times as long, if other trials have shown that
+    change_ahead: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.reports, ReportCurve):
             object.__setattr__(self, "reports", ReportCurve(self.reports))
+
+    def seconds_to(self, step: float, pace: float | None = None) -> float | None:
+        """Seconds until a step on one slot, with a change of pace that is ahead.
+
+        Args:
+            step: The step.
+            pace: Seconds of a step of a trial whose pace is not known.
+
+        Returns:
+            None if no pace is known.
+        """
+        pace = self.step_seconds or pace
+        if pace is None:
+            return None
+        steps = max(0.0, step - self.step)
+        if self.change_ahead is None:
+            return steps * pace
+        change, factor = self.change_ahead
+        slower = min(steps, max(0.0, step - change))
+        return (steps - slower + factor * slower) * pace
 
     @property
     def alive(self) -> bool:

@@ -8,8 +8,9 @@ from statistics import fmean
 
 import pytest
 
-from optuna_deadline.forecasting.regimes import TrialRegimes
+from optuna_deadline.forecasting.regimes import TrialRegimes, change_ahead, learn_schedule
 from optuna_deadline.forecasting.throughput import SegmentPace, Throughputs
+from optuna_deadline.policies.api import Report, TrialView
 
 EPOCHS = 60
 
@@ -95,3 +96,47 @@ def test_a_few_slow_reports_and_reports_that_say_nothing_are_no_change() -> None
     assert not regimes.take(31, trained, 1), "no time has passed"
     assert not regimes.take(32, math.nan, 1)
     assert not regimes.take(33, trained + 30.0, 1) and regimes.stretches[0][1].steps == 30
+
+
+def changed_at(step: int, factor: float = 0.5, until: int = EPOCHS) -> TrialRegimes:
+    """A trial that changes after a step, if it comes there."""
+    regimes, trained = TrialRegimes(), 0.0
+    for now in range(1, until + 1):
+        trained += 10.0 * (factor if now > step else 1.0)
+        regimes.take(now, trained, 1)
+    return regimes
+
+
+def test_the_change_of_three_trials_is_the_schedule_of_all() -> None:
+    trials = [changed_at(30), changed_at(32)]
+    assert learn_schedule(trials) is None
+    trials.append(changed_at(31))
+    known = learn_schedule(trials)
+    assert known is not None and known == pytest.approx((31, 0.5))
+    young, there = changed_at(99, until=8), changed_at(31, until=32)
+    assert change_ahead(young, known) == change_ahead(there, known) == known
+    assert change_ahead(None, known) == known, "of a trial that has not reported"
+    assert change_ahead(trials[0], known) is None, "it has changed"
+    assert change_ahead(changed_at(99, until=40), known) is None, "it should have"
+    apart = [changed_at(10), changed_at(25), changed_at(40)]
+    assert learn_schedule(apart) is None
+    assert learn_schedule([*trials, *(changed_at(99) for _ in range(4))]) is None
+
+
+def test_one_report_after_a_change_that_others_have_shown_the_remaining_time_is_right() -> None:
+    found = Throughputs()
+    for number, change in enumerate((29, 30, 31)):
+        trained = 0.0
+        for step in range(1, EPOCHS + 1):
+            trained += 5.0 if step > change else 10.0
+            found.take_report(number, step, trained, 1)
+    for at in (8, 22, 31):
+        trained = sum(5.0 if step > 30 else 10.0 for step in range(1, at + 1))
+        ahead = found.change_ahead(3)
+        view = TrialView(
+            3, "running", 1, [Report(at, trained, 0.5)], step_seconds=10.0, change_ahead=ahead
+        )
+        left = sum(5.0 if step > 30 else 10.0 for step in range(at + 1, EPOCHS + 1))
+        assert view.seconds_to(EPOCHS) == pytest.approx(left, rel=0.05)
+    assert TrialView(0, "ready").seconds_to(9) is None
+    assert TrialView(0, "ready").seconds_to(9, 2.0) == 18.0

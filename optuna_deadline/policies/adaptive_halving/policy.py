@@ -211,10 +211,11 @@ class Placement:
 
     def _growth_pays(self, trial: TrialView, slots: int) -> bool:
         """Whether a trial reaches its goal sooner in a larger gang, with the restart counted."""
-        pool, step = self._pool, trial.step_seconds or self._pool.step
+        pool = self._pool
         goal = next((goal for goal in self._goals if goal > trial.step), trial.step)
         now, then = pool.speedup(trial.slots), pool.speedup(slots)
-        work = min((goal - trial.step) * step, self._snapshot.time_left * now)
+        left = trial.seconds_to(goal, pool.step) or 0.0
+        work = min(left, self._snapshot.time_left * now)
         return work / now > work / then + pool.start
 
     def _in_time(self, seconds: float) -> bool:

@@ -171,9 +171,9 @@ def select_successors(
         if trial in leader:
             if snapshot.speedup(largest) <= WORTHWHILE * snapshot.speedup(share):
                 return successors, math.inf
-        elif trial.step_seconds is not None:
+        elif (left := trial.seconds_to(trial.step + steps)) is not None:
             lost = 0.0 if share == trial.slots else snapshot.overhead.total
-            needed = max(needed, steps * trial.step_seconds / snapshot.speedup(share) + lost)
+            needed = max(needed, left / snapshot.speedup(share) + lost)
     if snapshot.time_left > needed:
         return successors, snapshot.deadline - needed
     return leader, math.inf
