@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
         return Stretch(self.steps + sign * other.steps, self.seconds + sign * other.seconds)
 
 
-class Change(NamedTuple):
+class PaceChange(NamedTuple):
     """A change of regime."""
 
     step: float  #: the last step of the regime before
@@ -61,7 +61,7 @@ class TrialRegimes:
 
     changes: int = 0
     stretches: list[dict[int, Stretch]] = field(default_factory=lambda: [defaultdict(Stretch)])
-    first: Change | None = None
+    first: PaceChange | None = None
     step: int | None = None
     _slots: int = 0
     _trained: float = 0.0
@@ -115,7 +115,7 @@ class TrialRegimes:
         if self.first is None and self.step is not None:
             since = self.step - sum(pace.stretch.steps for pace in self._latest)
             new = median(pace.logarithm for pace in self._latest)
-            self.first = Change(since, math.exp(new - middle))
+            self.first = PaceChange(since, math.exp(new - middle))
         self.changes += 1
         self.stretches.append(defaultdict(Stretch))
         for pace in self._latest:
@@ -129,7 +129,7 @@ class TrialRegimes:
         trained[self._slots] = trained[self._slots].more(stretch, sign)
 
 
-def learn_schedule(trials: Collection[TrialRegimes]) -> Change | None:
+def learn_schedule(trials: Collection[TrialRegimes]) -> PaceChange | None:
     """The change that all trials of a study come to: they run the same code.
 
     Known once three trials show it within a tenth of the steps before it, if at most as many have
@@ -144,10 +144,10 @@ def learn_schedule(trials: Collection[TrialRegimes]) -> Change | None:
     others = sum(t.first is None and t.step is not None and t.step > beyond for t in trials)
     if len(alike) < _IN_A_ROW or others + len(shown) - len(alike) > len(alike):
         return None
-    return Change(step, median(change.factor for change in alike))
+    return PaceChange(step, median(change.factor for change in alike))
 
 
-def change_ahead(trial: TrialRegimes | None, schedule: Change | None) -> Change | None:
+def change_ahead(trial: TrialRegimes | None, schedule: PaceChange | None) -> PaceChange | None:
     """The change that a trial still comes to, or has come to without a sign in its pace yet."""
     if schedule is None or trial is None or trial.step is None:
         return schedule

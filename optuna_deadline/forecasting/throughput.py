@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from optuna_deadline.forecasting.regimes import Change, TrialRegimes, change_ahead, learn_schedule
+from optuna_deadline.forecasting.regimes import (
+    PaceChange,
+    TrialRegimes,
+    change_ahead,
+    learn_schedule,
+)
 
 #: Before any measurement, a gang of k is assumed to be k ** 0.9 times as fast (our choice:
 #: optimistic enough to try a second slot, and one try replaces it by a measurement).
@@ -138,7 +143,7 @@ class Throughputs:
         self._fresh: set[int] = set()
         self.speedup = Speedup()
         self.step_seconds: dict[int, float] = {}
-        self.schedule: Change | None = None
+        self.schedule: PaceChange | None = None
 
     def take(self, segment: int, pace: SegmentPace) -> None:
         """Record the measurement of one segment of a trial, unless no clock can have given it."""
@@ -154,7 +159,7 @@ class Throughputs:
         if regimes.changes:
             self._fresh.add(number)
 
-    def change_ahead(self, number: int) -> Change | None:
+    def change_ahead(self, number: int) -> PaceChange | None:
         """The change of regime that a trial still comes to, as others did."""
         return change_ahead(self._regimes.get(number), self.schedule)
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.forecasting.regimes import Change
+from optuna_deadline.forecasting.regimes import PaceChange
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
@@ -140,7 +140,7 @@ class SnapshotReader:
         self._priced = Speedup()
         self._slot_seconds_done = 0.0
         self._throughputs = Throughputs()
-        self._schedule: Change | None = None
+        self._schedule: PaceChange | None = None
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._stale = set[int]()  # trials whose views are older than what was read
