@@ -139,7 +139,7 @@ def build(size: Size) -> Situation:
                 "expires": 0.0, "live": 2 * size.share, "most": size.breadth * size.slots,
                 "done": size.share * now, "remaining": size.share * now,
                 "served": size.share * now, "entitled": size.share * now, "counted": now,
-                "span": 0.0, "spent": 0.0,
+                "span": 0.0, "restart": 0.0, "spent": 0.0,
             }])  # fmt: skip
             hosts = found.hosts_of(study)
             tx.insert("worker", [

@@ -101,8 +101,10 @@ class StudyClaim:
     most: int  #: slots that the study could use if it were alone
     done: float  #: slot-seconds trained so far
     remaining: float | None  #: expected further slot-seconds, if known
-    work: float | None = None  #: slot-seconds that have to be done; None for a search
+    #: slot-seconds that have to be done, 0 while that is not known; None for a search
+    work: float | None = None
     span: float = 0.0  #: seconds that its longest trial still needs on one slot
+    restart: float = 0.0  #: seconds that a trial loses if it moves
 
 
 class Account(NamedTuple):

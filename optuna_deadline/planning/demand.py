@@ -60,6 +60,7 @@ class ClaimEstimator:
             remaining=_slot_seconds_left(snapshot, unconstrained, most),
             work=work,
             span=span,
+            restart=snapshot.overhead.total,
         )
 
     def _max_slots(self, snapshot: Snapshot, slots: int) -> int:
@@ -78,15 +79,17 @@ def work_to_do(policy: Policy, snapshot: Snapshot) -> tuple[float | None, float]
 
     Returns:
         Slot-seconds, trials that are not open yet included, and the seconds that the longest of
-        them needs on one slot, with its start. None and 0 for a search, and until a pace and a
-        last step are known.
+        them needs on one slot; 0 and 0 until a pace and a last step are known. None and 0 for a
+        search.
     """
     if not isinstance(policy, Resources) or not policy.has_work:
         return None, 0.0
     unopened, last = policy.trials_left_to_open(snapshot), policy.last_step(snapshot.trials)
     paces = [trial.step_seconds for trial in snapshot.trials if trial.step_seconds]
-    if unopened is None or last is None or not paces:
+    if unopened is None:
         return None, 0.0
+    if last is None or not paces:
+        return 0.0, 0.0
     pace = median(paces)
     left = [
         trial.seconds_to(policy.last_step_of(trial.horizon) or last, pace) or 0.0
@@ -94,7 +97,7 @@ def work_to_do(policy: Policy, snapshot: Snapshot) -> tuple[float | None, float]
         if trial.alive
     ]
     left += [last * pace] * unopened
-    return sum(left), max(left, default=0.0) + snapshot.overhead.total
+    return sum(left), max(left, default=0.0)
 
 
 def _slot_seconds_left(snapshot: Snapshot, unconstrained: Plan, max_slots: int) -> float | None:

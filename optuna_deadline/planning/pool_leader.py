@@ -155,6 +155,7 @@ def read_pool(table: AllocationTable) -> PoolReading:
                 entitled=row.entitled,
                 work=None if said is None else said.work,
                 span=0.0 if said is None else said.span,
+                restart=0.0 if said is None else said.restart,
                 spent=row.spent,
                 counted=max(row.counted, now - table.ttl),  # later if no worker has led
             )

@@ -34,6 +34,7 @@ def pools(draw: st.DrawFn, weights: tuple[float, ...] = (0.3, 1.0, 1.0, 5.0)) ->
             done=draw(st.floats(0, 1e4)),
             work=draw(st.none() | st.floats(0, 3e4)),
             span=draw(st.floats(0, 3e3)),
+            restart=draw(st.sampled_from([0.0, 1.0, 40.0])),
             served=draw(st.floats(0, 1e3)),
             entitled=draw(st.floats(0, 1e3)),
             spent=draw(st.sampled_from([0.0, 0.5, 1.0, 1.1])),
@@ -95,6 +96,23 @@ def test_studies_that_are_alike_have_even_shares(pool: PoolSnapshot) -> None:
     if sum(study.most > 0 for study in alike) <= pool.capacity:
         # Without the least slot of even shares, which nothing needs here.
         assert PURSE.rates(pool) == pytest.approx(EvenDivider().rates(even), abs=1e-3)
+
+
+def test_work_of_unknown_size_has_its_even_share() -> None:
+    new = StudyView(1, joined=NOW, deadline=NOW + 1e7, most=8, work=0.0)
+    searches = [StudyView(n, joined=NOW, deadline=NOW + 10.0, most=8) for n in (2, 3, 4)]
+    pool = PoolSnapshot(NOW, 8, (new, *searches))
+    assert PURSE.rates(pool)[1] == pytest.approx(2.0)
+    assert PURSE.rates(replace(pool, studies=(replace(new, work=None), *searches)))[1] < 1.01
+
+
+def test_a_turn_is_longer_where_a_move_is_dear() -> None:
+    kept = StudyView(1, most=1, slots=1, served=100.0)
+    waits = StudyView(2, most=1, entitled=100.0, restart=1.0)
+    pool = PoolSnapshot(NOW, 1, (kept, waits))
+    assert whole_slots(pool, {1: 0.5, 2: 0.5}) == {1: 0, 2: 1}
+    dear = replace(pool, studies=(kept, replace(waits, restart=30.0)))
+    assert whole_slots(dear, {1: 0.5, 2: 0.5}) == {1: 1, 2: 0}
 
 
 def totals(

@@ -141,6 +141,7 @@ tenant = _table(
     sa.Column("remaining", sa.Double),
     sa.Column("work", sa.Double),  # that has to be done; NULL for a search
     sa.Column("span", sa.Double, nullable=False),  # seconds of its longest trial
+    sa.Column("restart", sa.Double, nullable=False),  # seconds that a trial loses if it moves
     # Its account in the pool, and until when it is up to date.
     sa.Column("served", sa.Double, nullable=False),  # slot-seconds, as the next
     sa.Column("entitled", sa.Double, nullable=False),

@@ -141,8 +141,8 @@ class Members(Reads):
         """Add the study to the pool; a given weight replaces the one before."""
         tx.run(
             "INSERT INTO @tenant (pool, study_id, weight, joined, term, expires, live, done, "
-            "span, served, entitled, spent, counted) VALUES (:pool, :study, 1.0, :now, 0, 0.0, 0, "
-            "0.0, 0.0, 0.0, 0.0, 0.0, :now) ON CONFLICT DO NOTHING"
+            "span, restart, served, entitled, spent, counted) VALUES (:pool, :study, 1.0, :now, "
+            "0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, :now) ON CONFLICT DO NOTHING"
         )
         if weight is not None:
             tx.run(

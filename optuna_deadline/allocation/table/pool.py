@@ -193,6 +193,7 @@ class ElectedRoles(Members):
             self._guard_planner(tx, worker_id, term)
             tx.run(
                 "UPDATE @tenant SET live = :live, most = :most, done = :done, remaining = "
-                ":remaining, work = :work, span = :span WHERE pool = :pool AND study_id = :study",
+                ":remaining, work = :work, span = :span, restart = :restart "
+                "WHERE pool = :pool AND study_id = :study",
                 **vars(claim),
             )

@@ -197,7 +197,7 @@ class Reads(Base):
             rows = tx.rows(
                 "SELECT n.study_id, s.name, n.weight, n.joined, s.deadline, n.served, n.entitled, "
                 "n.spent, n.counted, s.direction, n.live, n.most, n.done, n.remaining, n.work, "
-                "n.span FROM @tenant n JOIN @study s ON s.study_id = n.study_id WHERE "
+                "n.span, n.restart FROM @tenant n JOIN @study s ON s.study_id = n.study_id WHERE "
                 "n.pool = :pool AND s.settled IS NULL ORDER BY n.study_id"
             )
         claims = [None if row[11] is None else StudyClaim(*row[10:]) for row in rows]

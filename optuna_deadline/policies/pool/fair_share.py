@@ -10,6 +10,8 @@ from typing import Protocol
 
 #: Shares this close to a whole number count as whole: they are floats.
 _WHOLE = 1e-9
+#: Slot-seconds of a turn: at least, and in moves of a trial.
+_TURN, _RESTARTS = 60.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,10 @@ class StudyView:
         served: Slot-seconds that were lent to it since it joined, used or not.
         entitled: Slot-seconds of its rate since it joined.
         work: Slot-seconds that it has to do by its deadline, trials that are not open yet
-            included; None for a search, to which each further slot-second is of use.
+            included, and 0 while that is not known; None for a search, to which each further
+            slot-second is of use.
         span: Seconds that its longest trial still needs on one slot.
+        restart: Seconds that a trial loses if it moves.
         spent: The part of its purse that it has spent since it joined, from 0 to 1.
         counted: Until when that is known.
     """
@@ -50,6 +54,7 @@ class StudyView:
     entitled: float = 0.0
     work: float | None = None
     span: float = 0.0
+    restart: float = 0.0
     spent: float = 0.0
     counted: float = 0.0
 
@@ -139,7 +144,7 @@ def fill(
 
 
 def whole_slots(
-    pool: PoolSnapshot, rates: Mapping[int, float], quantum: float = 60.0
+    pool: PoolSnapshot, rates: Mapping[int, float], quantum: float | None = None
 ) -> dict[int, int]:
     """Whole slots from rates, by turns.
 
@@ -153,8 +158,11 @@ def whole_slots(
     Args:
         pool: The pool.
         rates: Slots by study id, in fractions.
-        quantum: Slot-seconds; larger ones mean fewer hand-overs and longer turns.
+        quantum: Slot-seconds; larger ones mean fewer hand-overs and longer turns. By default ten
+            times what a move costs any study, and a minute at least.
     """
+    if quantum is None:
+        quantum = max([_TURN, *(_RESTARTS * study.restart for study in needy(pool))])
     shares = {study: math.floor(rate + _WHOLE) for study, rate in rates.items()}
     left = round(sum(rates.values())) - sum(shares.values())
     waiting = [

@@ -34,7 +34,8 @@ class PurseDivider:
       A deadline that is moved adds nothing to a purse: what is left of it lasts for longer.
     - Work that has to be done has the slots that it needs by its deadline, the earliest deadline
       first.
-    - No study has less than ``floor`` of its even share of the other slots.
+    - No study has less than ``floor`` of its even share of the other slots, and none has less
+      than that share while the size of its work is not known.
 
     Args:
         floor: The part of its even share that each study has at least.
@@ -47,12 +48,11 @@ class PurseDivider:
         studies, even = needy(pool), EvenDivider().rates(pool)
         due = _due(pool, studies)
         rest = max(0.0, 1 - sum(due.values()) / max(1, pool.capacity))
-        low = {
-            s.study_id: min(
-                float(s.most), max(due.get(s.study_id, 0.0), self.floor * rest * even[s.study_id])
-            )
-            for s in studies
-        }
+        low = {}
+        for study in studies:
+            floor = 1.0 if study.work == 0 else self.floor  # until its work is known
+            least = max(due.get(study.study_id, 0.0), floor * rest * even[study.study_id])
+            low[study.study_id] = min(float(study.most), least)
         times = purse_times(pool)
         return fill(pool, low, {s.study_id: s.weight / times[s.study_id] for s in studies})
 
@@ -64,7 +64,7 @@ def purse_times(pool: PoolSnapshot) -> dict[int, float]:
 
 
 def _purse_time(study: StudyView, even: float) -> float:
-    if study.work is not None:
+    if study.work:
         fair = max(study.span, (study.done + study.work) / max(0.1, even))
         time = min(study.deadline - study.joined, fair)
     else:
@@ -82,10 +82,10 @@ def _due(pool: PoolSnapshot, studies: Sequence[StudyView]) -> dict[int, float]:
     free = float(pool.capacity)
     for study in sorted(studies, key=lambda s: (s.deadline, s.study_id)):
         left = study.deadline - pool.now
-        if study.work is None or math.isinf(left):
+        if not study.work or math.isinf(left):
             continue
         need = _SAFETY * study.work / max(1.0, left)
-        waves = math.floor(left / max(1.0, _SAFETY * study.span))
+        waves = math.floor(left / max(1.0, _SAFETY * study.span + study.restart))
         if waves < 2:
             need = float(study.most)
         elif waves < 4:

@@ -297,7 +297,9 @@ class SharingSuite:
         one, two = world.table(study="one"), world.table(study="two")
         term, planned = one.elect_leader("a"), two.elect_planner("b")
         assert term is not None and planned is not None
-        said = StudyClaim(live=4, most=2, done=7.5, remaining=None, work=90.0, span=12.5)
+        said = StudyClaim(
+            live=4, most=2, done=7.5, remaining=None, work=90.0, span=12.5, restart=3.0
+        )
         two.set_claim("b", planned, said)
         world.time += 10
         had = {one.study_id: Account(2, 1.5, 0.01), two.study_id: Account(rate=0.5)}
