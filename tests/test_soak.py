@@ -52,7 +52,8 @@ def test_what_a_log_should_not_say_is_found(log: str, traces: int, doubled: int)
     assert [len(row.found) for row in rows] == [traces, doubled]
 
 
-def test_a_run_that_slows_down_is_found() -> None:
+def test_a_run_that_slows_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promises, "JUDGED", 40)
     even = [use(number, number, number + 1.0) for number in range(40)]
     assert promises.of_pace(even).kept
     slower = [use(number, 0.1 * number**2, 0.1 * number**2 + 1) for number in range(40)]

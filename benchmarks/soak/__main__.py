@@ -30,6 +30,7 @@ from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 from optuna_deadline.elastic import agree
+from optuna_deadline.planning.leftovers import delete, needless
 from optuna_deadline.planning.settlement import find_winner
 
 #: Seconds between two faults, in the mean.
@@ -132,6 +133,12 @@ def _judge(rota: Rota, faults: Faults, database: Database, folder: Path) -> list
         return dict(zip(names, paths, strict=True))
 
     size, kept = _size(engine), winners()
+    left = sum(len(needless(table)) for table in tables)  # by workers that were killed
+    for table in tables:
+        for host in ("host-0", "host-1"):
+            files = needless(table)
+            place = files and Path(str(files[0].path)).parents[1].name
+            delete(table, files, place or "", host, time.monotonic() + 60.0)
     folded = [table.fold() for table in tables]
     same = read() == before and winners() == kept
     saved = {entry.study for entry in entries if entry.kind == "checkpoint"}
@@ -144,6 +151,7 @@ def _judge(rota: Rota, faults: Faults, database: Database, folder: Path) -> list
         Row("clean changes no trial, report or best model",
             f"{sum(e for e, _ in folded)} events, {sum(w for _, w in folded)} workers", same),
         none("no process is left", _left(folder)),
+        Row("(figure) checkpoints that clean had to delete", str(left), True),
         Row("(figure) trials", f"{len(endings)} in {len(names)} studies", True),
         Row("(figure) size of the database", f"{size / len(endings) / 1024:.1f} KB a trial", True),
         Row("(figure) faults", f"{faults.count.total()}, of {len(faults.count)} kinds", True),
