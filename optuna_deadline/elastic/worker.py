@@ -182,7 +182,7 @@ class ElasticWorker:
                 self._fork_server.close()
             name, here = self.study.study_name, host_name()
             delete_needless(self.table, self._folder, name, here, _DELETE_SECONDS)
-            return self.result()
+            return when_answering(self.result)
         until = WorkerTimeLimit(self._time_limit, overhead)
         until.check()
         about = describe_machine(self._offer, self._folder, self._address, self._host_type)
@@ -262,7 +262,7 @@ class ElasticWorker:
         if publisher is not None:
             left = min(self.terms.deadline - self.table.now(), until.ends_at - time.monotonic())
             publisher.finish(min(max(_SETTLE_SECONDS, left), _patience(agent)))
-        result = self.result()
+        result = when_answering(self.result)
         if result.settled and result.trial_number is None and not agent.ready:
             raise DeadlineError(
                 "The study ended without a value, and the objective was not loaded here by then:"

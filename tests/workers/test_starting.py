@@ -92,14 +92,15 @@ def test_what_waiting_does_not_mend_is_raised_at_once(clock: Clock) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.slow
-def test_connections_that_are_cut_while_it_starts_end_no_worker(
+def test_connections_that_are_cut_while_it_starts_and_returns_end_no_worker(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from optuna_deadline.allocation.table import AllocationTable
     from optuna_deadline.elastic import ElasticWorker
 
-    cuts = [0, 0]
+    cuts = [0, 0, 0]
     orders, make = AllocationTable.orders, ElasticWorker.__init__
+    result_of = ElasticWorker.result
 
     def cut_orders(table: AllocationTable, me: str) -> object:
         if cuts[0] < 2:
@@ -113,6 +114,13 @@ def test_connections_that_are_cut_while_it_starts_end_no_worker(
             raise _error(CUT)
         make(worker, *args, **options)  # type: ignore[arg-type]
 
+    def cut_result(worker: ElasticWorker) -> object:
+        if cuts[2] < 2:
+            cuts[2] += 1
+            raise _error(CUT)
+        return result_of(worker)
+
+    monkeypatch.setattr(ElasticWorker, "result", cut_result)
     monkeypatch.setattr(AllocationTable, "orders", cut_orders)
     monkeypatch.setattr(ElasticWorker, "__init__", cut_make)
     study = optuna.create_study(storage=postgres_url)
@@ -122,7 +130,7 @@ def test_connections_that_are_cut_while_it_starts_end_no_worker(
         return 0.5
 
     result = run(study, objective, cpus=1, deadline="60s", policy="fifo", n_trials=1)
-    assert result.value == 0.5 and cuts == [2, 2]
+    assert result.value == 0.5 and cuts == [2, 2, 2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
