@@ -292,10 +292,7 @@ class Planner:
 
     def _set_claim(self, term: int, reading: Reading, unconstrained: Plan) -> None:
         """Write the study's claim: when it changes, and a few times in a lease."""
-        now, said = (
-            self._clock(),
-            self._claim_estimator.estimate(reading, unconstrained),
-        )
+        now, said = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
         before = self._last_claim
         same = before is not None and (before.live, before.most) == (said.live, said.most)
         if not same or now >= self._claim_again_at:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from optuna_deadline.allocation.records import Account, Slot
+from optuna_deadline.allocation.records import Account, Slot, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.planning.placement.slot_assignment import assign_shares
@@ -138,7 +138,8 @@ def read_pool(table: AllocationTable) -> PoolReading:
     for row in table.tenants():
         if row.study_id not in reach or now >= row.deadline:
             continue
-        room, said = len(reach[row.study_id]), row.claim
+        room = len(reach[row.study_id])
+        said = row.claim or StudyClaim(live=0, most=room, done=0.0, remaining=None)
         studies.append(
             StudyView(
                 study_id=row.study_id,
@@ -146,16 +147,16 @@ def read_pool(table: AllocationTable) -> PoolReading:
                 weight=row.weight,
                 joined=row.joined,
                 deadline=row.deadline,
-                live=0 if said is None else said.live,
+                live=said.live,
                 slots=lent[row.study_id],
-                most=room if said is None else min(room, said.most),
-                done=0.0 if said is None else said.done,
-                remaining=None if said is None else said.remaining,
+                most=min(room, said.most),
+                done=said.done,
+                remaining=said.remaining,
                 served=row.served,
                 entitled=row.entitled,
-                work=None if said is None else said.work,
-                span=0.0 if said is None else said.span,
-                restart=0.0 if said is None else said.restart,
+                work=said.work,
+                span=said.span,
+                restart=said.restart,
                 spent=row.spent,
                 counted=max(row.counted, now - table.ttl),  # later if no worker has led
             )

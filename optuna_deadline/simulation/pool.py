@@ -88,6 +88,7 @@ class PoolSimulation:
         self._leaders: dict[str, PoolLeader] = {}
         self._served: dict[int, float] = {}
         self._timeline = Timeline()
+        self._latest = max(study.arrival for study in studies)  # all have ended by then
 
     def run(self) -> PoolOutcome:
         """Run until all studies have ended.
@@ -99,7 +100,7 @@ class PoolSimulation:
             self._timeline.at(study.arrival, partial(self._arrive, study, number))
         self._timeline.at(0.0, self._lead)
         while len(self._worlds) < len(self._studies) or any(w.working_hosts for w in self._worlds):
-            if not self._timeline.advance():
+            if not self._timeline.advance() or self._timeline.now() > self._latest:
                 raise RuntimeError("The studies of the pool do not end.")
         for world in self._worlds:
             world.write_all_progress()
@@ -123,6 +124,7 @@ class PoolSimulation:
         )  # fmt: skip
         world.weight = study.weight
         self._worlds.append(world)
+        self._latest = max(self._latest, world.latest)
         policy = study.policy()
         for host in range(self._cluster.hosts):
             SimulatedWorker(world, f"host{host}", 0, policy).start()

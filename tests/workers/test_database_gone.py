@@ -38,13 +38,24 @@ class Clock:
         return self.now
 
 
-def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of leases and outages."""
     clock = Clock()
     monkeypatch.setattr(trusts, "time", clock)
-    table = MemoryTable(now=lambda: clock.now)
-    trust = LeaseClock(table, "me", Watchdog.__new__(Watchdog))
+    monkeypatch.setattr(outage, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def trust(clock: Clock) -> LeaseClock:
+    """The leases of a worker."""
+    return LeaseClock(MemoryTable(now=lambda: clock.now), "me", Watchdog.__new__(Watchdog))
+
+
+def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
+    clock: Clock, trust: LeaseClock
+) -> None:
     over = clock.now + 100
     clock.now = over + 29
     assert trust.database_gone(over) is None, (
@@ -72,12 +83,8 @@ def test_a_worker_waits_thirty_seconds_for_its_database_once_its_work_is_over(
 
 
 def test_a_server_that_refuses_every_second_connection_fills_no_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clock: Clock, trust: LeaseClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(trusts, "time", clock)
-    monkeypatch.setattr(outage, "time", clock)
-    trust = LeaseClock(MemoryTable(now=lambda: clock.now), "me", Watchdog.__new__(Watchdog))
     refusal = sa.exc.OperationalError("", {}, Exception("FATAL:  too many connections for role"))
     for _ in range(100):
         trust.record_database_error(refusal)
@@ -93,12 +100,8 @@ def test_a_server_that_refuses_every_second_connection_fills_no_log(
 
 
 def test_a_server_that_gives_neither_an_answer_nor_an_error_is_told_after_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clock: Clock, trust: LeaseClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(trusts, "time", clock)
-    monkeypatch.setattr(outage, "time", clock)
-    trust = LeaseClock(MemoryTable(now=lambda: clock.now), "me", Watchdog.__new__(Watchdog))
     trust.trusted_until = clock.now + 25
     for _ in range(40):
         clock.now += 1

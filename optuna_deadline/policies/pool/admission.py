@@ -103,12 +103,9 @@ def _stretches(pool: PoolSnapshot, divider: Divider) -> Iterator[tuple[float, di
         ]
         at = replace(pool, now=now, studies=tuple(active))
         rates = {name: rate for name, rate in divider.rates(at).items() if rate > 0}
-        seconds = min(
-            *(s.deadline - now for s in active),
-            *(left[name] / rate for name, rate in rates.items()),
-            math.inf,
-            math.inf,
-        )
+        ends = [s.deadline - now for s in active]
+        done = [left[name] / rate for name, rate in rates.items()]
+        seconds = min([*ends, *done], default=math.inf)
         if not rates or math.isinf(seconds):
             return
         yield seconds, rates

@@ -11,7 +11,7 @@ agents, and the closed form, are our reconstruction.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.policies.pool.fair_share import (
@@ -53,13 +53,18 @@ class PurseDivider:
             floor = 1.0 if study.work == 0 else self.floor  # until its work is known
             least = max(due.get(study.study_id, 0.0), floor * rest * even[study.study_id])
             low[study.study_id] = min(float(study.most), least)
-        times = purse_times(pool)
+        times = purse_times(pool, even)
         return fill(pool, low, {s.study_id: s.weight / times[s.study_id] for s in studies})
 
 
-def purse_times(pool: PoolSnapshot) -> dict[int, float]:
-    """By study, the seconds for which its whole purse would last as it is spent now."""
-    even = EvenDivider().rates(pool)
+def purse_times(pool: PoolSnapshot, even: Mapping[int, float] | None = None) -> dict[int, float]:
+    """By study, the seconds for which its whole purse would last as it is spent now.
+
+    Args:
+        pool: The pool.
+        even: Its even shares, if they are known.
+    """
+    even = EvenDivider().rates(pool) if even is None else even
     return {study.study_id: _purse_time(study, even[study.study_id]) for study in pool.studies}
 
 
