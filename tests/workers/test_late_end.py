@@ -110,7 +110,7 @@ def test_a_sampler_that_works_across_the_deadline_does_not_delay_the_return(
     sampler = Stuck("sample", release)
     study = optuna.create_study(storage=sqlite_url, direction="maximize", sampler=sampler)
     result = optuna_deadline.run(
-        study, objectives.elastic, cpus=2, deadline="6s", checkpoints=tmp_path, policy="fifo"
+        study, objectives.brief, cpus=2, deadline="6s", checkpoints=tmp_path, policy="fifo"
     )
     release.set()
     assert result.settled and result.value is not None
