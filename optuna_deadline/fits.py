@@ -136,6 +136,10 @@ class FitSegment:
         """Require a number of slots that divides ``batch``."""
         self._whole.even(batch)
 
+    def regime(self, name: str) -> None:
+        """Name what decides how long a step takes."""
+        self._whole.regime(name)
+
     def limit_slots(self, slots: int, reason: str) -> None:
         """Limit the trial to a number of slots."""
         self._whole.limit_slots(slots, reason)

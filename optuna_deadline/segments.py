@@ -57,6 +57,13 @@ class Segment(Protocol):
     def even(self, batch: int) -> None:
         """Require a number of slots that divides ``batch``, from the next plan on."""
 
+    def regime(self, name: str) -> None:
+        """Name what decides how long a step takes, such as ``"batch 128, bf16"``.
+
+        A training whose name changes has another pace from its last report on: plans, and
+        comparisons of gangs, then use what it trained since. Up to 40 printable characters.
+        """
+
     def limit_slots(self, slots: int, reason: str) -> None:
         """Limit the trial to ``slots`` slots, from the next plan on.
 
@@ -149,6 +156,9 @@ class WholeTrial:
 
     def even(self, batch: int) -> None:
         """A plain trial has one device."""
+
+    def regime(self, name: str) -> None:
+        """Do nothing: a plain trial has no worker."""
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Log it: plain Optuna does not say how many devices a trial has."""

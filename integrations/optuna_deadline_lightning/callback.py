@@ -374,6 +374,8 @@ class DeadlineCallback(Callback):
         step = self._steps.reached(trainer)
         if step is None:
             return None
+        if self._elastic is not None:
+            self._elastic.name_regime(trainer)
         self.segment.report(self.trial, value, step)
         return value
 

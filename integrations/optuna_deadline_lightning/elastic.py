@@ -17,6 +17,7 @@ from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.parked_memory import TrainingObjects
+from optuna_deadline_torch.regimes import regime_name
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
@@ -341,6 +342,13 @@ class ElasticFit:
         elif "scaling" in state:
             refuse_other(state["scaling"], None)
         self._adopt_samplers(self._samplers)
+
+    def name_regime(self, trainer: pl.Trainer) -> None:
+        """Name what decides how long a step takes, before the report of this validation."""
+        loaders: Sequence[Any] = self._samplers or [trainer.train_dataloader]
+        self.segment.regime(
+            regime_name(loaders, trainer.accumulate_grad_batches, str(trainer.precision))
+        )
 
     # ---- internal
 

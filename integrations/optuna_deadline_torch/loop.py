@@ -29,6 +29,7 @@ from optuna_deadline_torch.loaders import main_process_reader
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
+from optuna_deadline_torch.regimes import precision_of, regime_name
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unnamed
@@ -155,6 +156,8 @@ class ElasticLoop:
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
+        self._precision: str | None = None  # of the epoch's first loss
+        self._loaders: Sequence[Any] = ()  # of the epoch
         self._states = TrainingState(model, {"optimizer": optimizer, **also})
         self._scaling = None if scaling is None else Scaling(scaling)
         if self._scaling is not None:
@@ -271,6 +274,7 @@ class ElasticLoop:
         batch on any number of slots. A loss scaled by a ``GradScaler`` may be passed as well.
         """
         self._weighed = True
+        self._precision = self._precision or precision_of(loss)
         scaled = loss if self._weight == 1.0 else loss * self._weight
         scaled.backward()  # type: ignore[no-untyped-call]
         if self._scaling is not None:
@@ -327,6 +331,8 @@ class ElasticLoop:
         self._evaluating = False
         self.value = self._unsaved = float(value)
         self._reported = self._step
+        if self._precision is not None:  # an epoch may resume after its last batch
+            self.segment.regime(regime_name(self._loaders, precision=self._precision))
         self.segment.report(self.trial, self.value, self._reported)
         if self._controller is not None:
             self._controller.reported = self._reported
@@ -390,6 +396,7 @@ class ElasticLoop:
         samplers = [one.batch_sampler for one in (source, *beside)] if exact else []
         readers = (part for one in (source, *beside) for part in main_process_reader(one))
         self._own = Generators(*readers, self._states.model)
+        self._loaders, self._precision = samplers or [loader, *others], None
         size = math.inf
         if beside:
             self._refuse_beside(samplers, [loader, *others])

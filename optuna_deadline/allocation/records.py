@@ -294,6 +294,7 @@ class NewReport(NamedTuple):
     step: int
     value: float
     trained: float  #: seconds of training over all segments
+    regime: str | None = None  #: the regime that begins after the report before, if one does
 
 
 class ReportRow(NamedTuple):
@@ -306,6 +307,7 @@ class ReportRow(NamedTuple):
     slots: int
     trained: float
     at: float
+    regime: str | None = None  #: the regime that begins after the report before, if one does
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.history.records import SlotInterval, slot_intervals
 from optuna_deadline.history.text import event_sentence
-from optuna_deadline.planning.reading import BestReports
+from optuna_deadline.planning.reading import BestReports, RegimeNames
 
 _NO_STUDY = 0  # reads a pool without belonging to one of its studies
 _BACK = 2000  # events that are read at first
@@ -197,7 +197,8 @@ class _Pool:
         self, now: float, tenant: Tenant, planned: PlannedTrial, held: list[Slot]
     ) -> dict[str, Any]:
         wanted = planned.slots if planned.mode == "run" else 0
-        last = self._studies[tenant.study_id].last.get(planned.number)
+        study = self._studies[tenant.study_id]
+        last = study.last.get(planned.number)
         moved = (
             planned.owner is not None and planned.mode == "run" and planned.worker != planned.owner
         )
@@ -210,7 +211,7 @@ class _Pool:
             "desired": wanted,
             "mode": planned.mode,
             "where": sorted(self._places[slot.id] for slot in held),
-            "reason": planned.reason,
+            "reason": study.regimes.explain(planned.number, planned.reason),
             "held": planned.held is not None,
             "pinned": planned.pinned,
             "since": now - planned.since,
@@ -245,12 +246,14 @@ class _Study:
     def __init__(self, table: AllocationTable, direction: str) -> None:
         self._following = Following(table)
         self._best = BestReports(direction)
+        self.regimes = RegimeNames()
         self.last: dict[int, tuple[int, float]] = {}
         self.reports = 0
 
     def refresh(self, now: float) -> list[PlannedTrial]:
         rows = self._following.read(now).reports
         self._best.take(rows)
+        self.regimes.take(rows)
         for row in rows:
             self.reports += 1
             if row.number not in self.last or row.step >= self.last[row.number][0]:

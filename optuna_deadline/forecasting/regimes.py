@@ -1,8 +1,9 @@
-"""Regimes of a training: stretches at one pace, found from its reports alone.
+"""Regimes of a training: stretches at one pace, as its reports name them or as they show.
 
 A training whose batch doubles, whose precision changes or whose sequences get longer has another
 pace from then on, for good. What it trained before says nothing about the time that it still
-needs, and a comparison of gangs across such a change says nothing about S(k). The rule is ours.
+needs, and a comparison of gangs across such a change says nothing about S(k). A regime that a
+report names begins at once; one without a name is found after three reports. The rule is ours.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import median
 from typing import NamedTuple
 
@@ -53,33 +55,39 @@ class TrialRegimes:
     Paces are compared on one number of slots only: there S(k) is not needed, which may be unknown.
 
     Attributes:
-        changes: The number of changes that were found.
+        changes: Its changes so far; None for one with reports on one side only.
         stretches: What was trained in each regime, by slots; the present one is the last.
-        first: The first change.
         step: The step of the last report.
     """
 
-    changes: int = 0
+    changes: list[PaceChange | None] = field(default_factory=list)
     stretches: list[dict[int, Stretch]] = field(default_factory=lambda: [defaultdict(Stretch)])
-    first: PaceChange | None = None
     step: int | None = None
+    _name: str | None = None  # of the present regime
+    _named: dict[str | None, dict[int, Stretch]] = field(default_factory=dict)
+    _next: str | None = None  # of a regime whose first report is not counted yet
     _slots: int = 0
     _trained: float = 0.0
     _usual: list[float] = field(default_factory=list)  # sorted logarithms of paces, on these slots
     _latest: deque[_Pace] = field(default_factory=deque)  # not in the usual ones yet
 
-    def take(self, step: int, trained: float, slots: int) -> bool:
+    def take(self, step: int, trained: float, slots: int, name: str | None = None) -> bool:
         """Record a report; returns whether it shows a new regime.
 
         Args:
             step: Its step; one that is not beyond the last says nothing.
             trained: Seconds of training until then, over all segments.
             slots: The slots on which it was trained.
+            name: The regime that begins after the report before; None if none is named.
         """
+        self._next = name or self._next
         before, since = self.step, trained - self._trained
         if not math.isfinite(trained) or (before is not None and step <= before):
             return False
         self.step, self._trained = step, trained
+        if before is None:
+            self._name = self._next
+            self._named[self._name] = self.stretches[-1]
         if before is None or since <= 0:
             return False
         if slots != self._slots:
@@ -87,12 +95,21 @@ class TrialRegimes:
             self._usual.clear()
             self._latest.clear()
         stretch = Stretch(float(step - before), since)
+        pace = _Pace(stretch, math.log(since / stretch.steps))
+        if begins := self._next != self._name:
+            self._begin(before, [pace.logarithm])
         self._count(-1, stretch)
-        self._latest.append(_Pace(stretch, math.log(since / stretch.steps)))
-        if len(self._latest) < _IN_A_ROW:
-            return False
+        self._latest.append(pace)
+        if begins or len(self._latest) < _IN_A_ROW:
+            return begins
         if self._deviates():
-            self._begin()
+            found = list(self._latest)
+            start = step - sum(pace.stretch.steps for pace in found)
+            self._begin(start, [pace.logarithm for pace in found])
+            for pace in found:
+                self._count(-2, pace.stretch, -1)
+                self._count(-1, pace.stretch)
+            self._usual = sorted(pace.logarithm for pace in found)
             return True
         insort(self._usual, self._latest.popleft().logarithm)
         return False
@@ -109,19 +126,18 @@ class TrialRegimes:
         spread = median(abs(one - middle) for one in self._usual) / 0.6745  # as of a normal law
         return least > _DEVIATIONS * spread
 
-    def _begin(self) -> None:
-        """Begin a regime with the latest reports."""
-        middle = self._usual[len(self._usual) // 2]
-        if self.first is None and self.step is not None:
-            since = self.step - sum(pace.stretch.steps for pace in self._latest)
-            new = median(pace.logarithm for pace in self._latest)
-            self.first = PaceChange(since, math.exp(new - middle))
-        self.changes += 1
-        self.stretches.append(defaultdict(Stretch))
-        for pace in self._latest:
-            self._count(-2, pace.stretch, -1)
-            self._count(-1, pace.stretch)
-        self._usual = sorted(pace.logarithm for pace in self._latest)
+    def _begin(self, last_step: float, new: Sequence[float]) -> None:
+        """Begin a regime, or return to one of the same name, with the paces of its reports."""
+        named, self._name = self._next != self._name, self._next
+        old = self._usual or [pace.logarithm for pace in self._latest]
+        change = PaceChange(last_step, math.exp(median(new) - median(old))) if old else None
+        self.changes.append(change)
+        trained = self._named.get(self._name) if named else None
+        if trained is None:
+            trained = defaultdict(Stretch)
+        self.stretches = [one for one in self.stretches if one is not trained] + [trained]
+        self._named[self._name] = trained
+        self._usual.clear()
         self._latest.clear()
 
     def _count(self, regime: int, stretch: Stretch, sign: int = 1) -> None:
@@ -129,26 +145,34 @@ class TrialRegimes:
         trained[self._slots] = trained[self._slots].more(stretch, sign)
 
 
-def learn_schedule(trials: Collection[TrialRegimes]) -> PaceChange | None:
-    """The change that all trials of a study come to: they run the same code.
+def learn_schedule(trials: Collection[TrialRegimes]) -> tuple[PaceChange, ...]:
+    """The changes that all trials of a study come to, in their order: they run the same code.
 
-    Known once three trials show it within a tenth of the steps before it, if at most as many have
-    trained well beyond it without a change.
+    A change is known once three trials show it within a tenth of the steps before it, if at most
+    as many have trained well beyond it without a change.
     """
-    shown = [trial.first for trial in trials if trial.first is not None]
-    if len(shown) < _IN_A_ROW:
-        return None
-    step = median(change.step for change in shown)
-    alike = [change for change in shown if abs(change.step - step) <= _NEAR * step]
-    beyond = (1 + _NEAR) * step
-    others = sum(t.first is None and t.step is not None and t.step > beyond for t in trials)
-    if len(alike) < _IN_A_ROW or others + len(shown) - len(alike) > len(alike):
-        return None
-    return PaceChange(step, median(change.factor for change in alike))
+    found: list[PaceChange] = []
+    for place in count():
+        known = [trial.changes[place] for trial in trials if len(trial.changes) > place]
+        shown = [change for change in known if change is not None]
+        if len(shown) < _IN_A_ROW:
+            break
+        step = median(change.step for change in shown)
+        alike = [change for change in shown if abs(change.step - step) <= _NEAR * step]
+        others = sum(len(t.changes) == place and _is_beyond(t, step) for t in trials)
+        if len(alike) < _IN_A_ROW or others + len(shown) - len(alike) > len(alike):
+            break
+        found.append(PaceChange(step, median(change.factor for change in alike)))
+    return tuple(found)
 
 
-def change_ahead(trial: TrialRegimes | None, schedule: PaceChange | None) -> PaceChange | None:
-    """The change that a trial still comes to, or has come to without a sign in its pace yet."""
-    if schedule is None or trial is None or trial.step is None:
-        return schedule
-    return None if trial.changes or trial.step > (1 + _NEAR) * schedule.step else schedule
+def changes_ahead(
+    trial: TrialRegimes | None, schedule: Sequence[PaceChange]
+) -> Sequence[PaceChange]:
+    """The changes that a trial comes to; one may be behind it that its pace does not show."""
+    ahead = schedule[len(trial.changes) :] if trial is not None else schedule
+    return () if trial is not None and ahead and _is_beyond(trial, ahead[0].step) else ahead
+
+
+def _is_beyond(trial: TrialRegimes, step: float) -> bool:
+    return trial.step is not None and trial.step > (1 + _NEAR) * step

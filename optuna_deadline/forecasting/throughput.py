@@ -13,7 +13,7 @@ from statistics import median
 from optuna_deadline.forecasting.regimes import (
     PaceChange,
     TrialRegimes,
-    change_ahead,
+    changes_ahead,
     learn_schedule,
 )
 
@@ -131,7 +131,7 @@ class Throughputs:
     Attributes:
         speedup: S(k) as the median ratio over the trials that trained on one slot and on k.
         step_seconds: Seconds that a step of each trial takes on one slot in its present regime.
-        schedule: The change of regime that all trials come to, if there is one.
+        schedule: The changes of regime that all trials come to.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Throughputs:
         self._fresh: set[int] = set()
         self.speedup = Speedup()
         self.step_seconds: dict[int, float] = {}
-        self.schedule: PaceChange | None = None
+        self.schedule: Sequence[PaceChange] = ()
 
     def take(self, segment: int, pace: SegmentPace) -> None:
         """Record the measurement of one segment of a trial, unless no clock can have given it."""
@@ -151,17 +151,19 @@ class Throughputs:
             self._paces[pace.number][segment] = pace
             self._fresh.add(pace.number)
 
-    def take_report(self, number: int, step: int, trained: float, slots: int) -> None:
+    def take_report(
+        self, number: int, step: int, trained: float, slots: int, regime: str | None = None
+    ) -> None:
         """Record a report of a trial, in the order of its steps; see :class:`TrialRegimes`."""
         regimes = self._regimes[number]
-        if regimes.take(step, trained, slots):
+        if regimes.take(step, trained, slots, regime):
             self.schedule = learn_schedule(self._regimes.values())
         if regimes.changes:
             self._fresh.add(number)
 
-    def change_ahead(self, number: int) -> PaceChange | None:
-        """The change of regime that a trial still comes to, as others did."""
-        return change_ahead(self._regimes.get(number), self.schedule)
+    def changes_ahead(self, number: int) -> Sequence[PaceChange]:
+        """The changes of regime that a trial still comes to, as others did."""
+        return changes_ahead(self._regimes.get(number), self.schedule)
 
     def learn(self) -> set[int]:
         """Update both; returns the trials with a new pace."""
@@ -227,9 +229,10 @@ class Throughputs:
 
 
 def learn_throughputs(
-    paces: Iterable[SegmentPace], reports: Iterable[tuple[int, int, float, int]] = ()
+    paces: Iterable[SegmentPace],
+    reports: Iterable[tuple[int, int, float, int, str | None]] = (),
 ) -> Throughputs:
-    """The speeds from these segments, and from reports: number, step, trained seconds, slots."""
+    """The speeds from these segments and reports: number, step, seconds, slots, regime."""
     found = Throughputs()
     for report in reports:
         found.take_report(*report)

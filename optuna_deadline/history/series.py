@@ -263,7 +263,7 @@ def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -
         if row.position_from is not None and row.position_to is not None and row.trained
     ]
     learned = learn_throughputs(
-        paces, ((row.number, row.step, row.trained, row.slots) for row in reports)
+        paces, ((row.number, row.step, row.trained, row.slots, row.regime) for row in reports)
     )
     startups = [row.startup for row in segments if row.startup is not None]
     stops = [row.stop for row in segments if row.stop is not None]

@@ -21,7 +21,7 @@ class TrialRow:
     value: float | None = None  #: the last report
     best: float | None = None
     curve: tuple[float | None, ...] = ()  #: all reports, in the order of their steps
-    reason: str = ""  #: the planner's reason for its state
+    reason: str = ""  #: the planner's reason for its state, and a regime that has changed
     held: bool = False  #: a user holds it
     pinned: int | None = None  #: the number of slots to which a user pins it
     hosts: tuple[str, ...] = ()  #: its host, in a study on several

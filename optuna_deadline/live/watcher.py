@@ -20,7 +20,7 @@ from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.limits import SlotLimits, limited
 from optuna_deadline.planning.placement.data_locality import isolated_hosts
-from optuna_deadline.planning.reading import BestReports
+from optuna_deadline.planning.reading import BestReports, RegimeNames
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.scores import score
 
@@ -53,6 +53,7 @@ class StudyWatcher:
         self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
         self._gates: list[tuple[int, float, bool]] = []  # id, time, whether it opens
         self._best_reports = BestReports(terms.direction)
+        self._regimes = RegimeNames()
         self._curves: dict[int, dict[int, float]] = defaultdict(dict)
         self._slots: dict[int, int] = {}  # by trial, as its last plan has it
         self._hosts: Mapping[int, tuple[str, ...]] = {}
@@ -115,6 +116,7 @@ class StudyWatcher:
         """Take what is new since the last look, and the present hosts of trials."""
         news = self._following.read(now)
         self._best_reports.take(news.reports)
+        self._regimes.take(news.reports)
         for report in news.reports:
             self._curves[report.number].setdefault(report.step, report.value)
         for event in news.events:
@@ -156,7 +158,7 @@ class StudyWatcher:
             value=values[-1] if values else None,
             best=best,
             curve=values,
-            reason=printable(planned.reason),
+            reason=self._regimes.explain(planned.number, printable(planned.reason)),
             held=planned.alive and planned.held is not None,
             pinned=planned.pinned if planned.alive else None,
             hosts=tuple(map(printable, self._hosts.get(planned.number, ()))),

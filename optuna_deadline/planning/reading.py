@@ -1,14 +1,19 @@
 """One reading of a study: the snapshot for the policy, the rows behind it, and best reports.
 
-Best reports are updated as reports arrive, so that no report is read twice.
+Best reports and regimes are updated as reports arrive, so that no report is read twice.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
+from optuna_deadline._printable import printable
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow, Worker
 from optuna_deadline.planning.cross_host import NO_GROUPS, WorkerGroups
 from optuna_deadline.policies.api import Snapshot
@@ -81,3 +86,22 @@ class BestReports:
 
     def _key(self, row: ReportRow) -> tuple[float, int, int]:
         return -score(row.value, self._direction), row.number, row.step
+
+
+class RegimeNames:
+    """The regimes that reports of trials name."""
+
+    def __init__(self) -> None:
+        self._named = defaultdict[int, list[tuple[int, str]]](list)  # step and name, by trial
+
+    def take(self, rows: Iterable[ReportRow]) -> None:
+        """Record reports in any order."""
+        for row in rows:
+            if row.regime is not None:
+                insort(self._named[row.number], (row.step, printable(row.regime)))
+
+    def explain(self, number: int, reason: str) -> str:
+        """A reason with the trial's regime, if that has changed: "...; batch 8 since step 3"."""
+        runs = [next(run) for _, run in groupby(self._named.get(number, ()), key=itemgetter(1))]
+        said = [f"{name} since step {step}" for step, name in runs[1:]]
+        return "; ".join(filter(None, [reason, *said[-1:]]))

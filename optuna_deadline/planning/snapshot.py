@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
@@ -140,7 +140,7 @@ class SnapshotReader:
         self._priced = Speedup()
         self._slot_seconds_done = 0.0
         self._throughputs = Throughputs()
-        self._schedule: PaceChange | None = None
+        self._schedule: Sequence[PaceChange] = ()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._stale = set[int]()  # trials whose views are older than what was read
@@ -169,7 +169,7 @@ class SnapshotReader:
         first = self._reports.first
         self._stale |= self._reports.take(news.reports)
         for row in news.reports:
-            self._throughputs.take_report(row.number, row.step, row.trained, row.slots)
+            self._throughputs.take_report(row.number, row.step, row.trained, row.slots, row.regime)
         if self._reports.first != first:
             self._stale |= self._following.trials.keys()
         self._stale |= self._take_segments(news.segments)
@@ -286,16 +286,15 @@ class SnapshotReader:
             changed=planned.since,
             horizon=self._reports.trained_steps(planned.horizon),
             step_seconds=self._throughputs.step_seconds.get(planned.number),
-            change_ahead=self._change_ahead(planned.number),
+            changes_ahead=tuple(
+                (change.step + 1 - self._reports.first, change.factor)
+                for change in self._throughputs.changes_ahead(planned.number)
+            ),
             batch=planned.batch,
             slot_limit=planned.slot_limit,
             pausable=planned.pausable,
             starting=self._is_starting(planned),
         )
-
-    def _change_ahead(self, number: int) -> tuple[float, float] | None:
-        found = self._throughputs.change_ahead(number)
-        return None if found is None else (found.step + 1 - self._reports.first, found.factor)
 
     def _is_starting(self, planned: PlannedTrial) -> bool:
         row = self._following.segments.get((planned.number, planned.fence))

@@ -7,7 +7,7 @@ plan has an order for every live trial. Workers carry it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -102,15 +102,15 @@ class TrialView:
     slot_limit: int | None = None  #: the most slots that it can train on; applied to every policy
     pausable: bool | None = None  #: False once it has reported without its segment
     starting: bool = False  #: whether it has its slots and has not made a step there
-    #: after which step a step takes how many times as long, if other trials have shown that
-    change_ahead: tuple[float, float] | None = None
+    #: after which steps a step takes how many times as long as before, as other trials have shown
+    changes_ahead: Sequence[tuple[float, float]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.reports, ReportCurve):
             object.__setattr__(self, "reports", ReportCurve(self.reports))
 
     def seconds_to(self, step: float, pace: float | None = None) -> float | None:
-        """Seconds until a step on one slot, with a change of pace that is ahead.
+        """Seconds until a step on one slot, with the changes of pace that are ahead.
 
         Args:
             step: The step.
@@ -122,12 +122,11 @@ class TrialView:
         pace = self.step_seconds or pace
         if pace is None:
             return None
-        steps = max(0.0, step - self.step)
-        if self.change_ahead is None:
-            return steps * pace
-        change, factor = self.change_ahead
-        slower = min(steps, max(0.0, step - change))
-        return (steps - slower + factor * slower) * pace
+        seconds, at = 0.0, float(self.step)
+        for change, factor in self.changes_ahead:
+            until = max(at, min(step, change))
+            seconds, at, pace = seconds + (until - at) * pace, until, pace * factor
+        return seconds + max(0.0, step - at) * pace
 
     @property
     def alive(self) -> bool:

@@ -26,6 +26,7 @@ MAX_MESSAGE = 4 << 20
 
 #: Optuna's tables and those of this package keep a step in 32 bits.
 MAX_STEP = 2**31 - 1
+MAX_REGIME = 40  # characters
 
 _TRIAL = (
     "number", "state", "values", "datetime_start", "datetime_complete", "params",
@@ -175,6 +176,19 @@ def checked_step(step: int) -> int:
             "epochs, batches or thousands of tokens."
         )
     return step
+
+
+def checked_regime(name: str) -> str:
+    """Check that the databases can keep the name of a regime.
+
+    Raises:
+        ValueError: It is empty, too long or not printable.
+    """
+    if not 0 < len(name) <= MAX_REGIME or not name.isprintable():
+        raise ValueError(
+            f"Name a regime in 1 to {MAX_REGIME} printable characters, not {name!r:.100}."
+        )
+    return name
 
 
 _TYPES: dict[str, Callable[[Any], bool]] = {

@@ -20,7 +20,7 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import at_most
 from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
-from optuna_deadline.rank.messages import checked_step, restored_choice
+from optuna_deadline.rank.messages import checked_regime, checked_step, restored_choice
 from optuna_deadline.rank.study import RankStudy
 from optuna_deadline.segments import SegmentEnd
 
@@ -64,6 +64,7 @@ class RankSegment:
         self._first_position: tuple[float, float] | None = None  # (position, when)
         self._last_progress_at = 0.0
         self._unsent: tuple[float, float] | None = None  # (position, when)
+        self._regime: str | None = None
         self._directive_calls = 0
         self._acknowledged = False
         self._reported_at = self._began_at
@@ -153,6 +154,12 @@ class RankSegment:
         """Report that the number of slots must divide the batch."""
         if self.rank == 0:
             self._link.notify("even", batch=checked_step(batch))
+
+    def regime(self, name: str) -> None:
+        """Name what decides how long a step takes; it comes before the report that follows."""
+        if self.rank == 0 and name != self._regime:
+            self._regime = checked_regime(name)
+            self._link.notify("regime", name=name)
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Report that the trial cannot train on more slots."""

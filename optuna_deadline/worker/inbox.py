@@ -21,7 +21,7 @@ from optuna_deadline.checkpoints.storage import Location, name_of, parse_locatio
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, thinned, unless_deleted
-from optuna_deadline.rank.messages import check_facts, checked_end, checked_step
+from optuna_deadline.rank.messages import check_facts, checked_end, checked_regime, checked_step
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     describe_database_error,
@@ -69,11 +69,13 @@ class TrialInbox:
         with unless_deleted(trial.study):
             self._reported = set(storage.get_trial(id_of_trial(trial)).intermediate_values)
         self._saving, self._warned_diverged = saving, False
+        self._regime: str | None = None  # named since the last report
         self._unsampled = False  #: whether it ended before it had its parameters
         self._handlers: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
             "horizon": self._on_horizon,
             "even": self._on_even,
+            "regime": self._on_regime,
             "limit": self._on_limit,
             "pausable": self._on_pausable,
             "report": self._on_report,
@@ -159,6 +161,9 @@ class TrialInbox:
         self._gang.progress.batch = checked_step(batch)
         self._gang.progress_changed = True
 
+    def _on_regime(self, name: str) -> None:
+        self._regime = checked_regime(name)
+
     def _on_pausable(self, pausable: bool) -> None:
         """Written before the report that follows, so that no plan pauses the trial in between."""
         self._gang.progress.pausable = pausable
@@ -187,9 +192,9 @@ class TrialInbox:
         if not math.isfinite(trained):
             raise ValueError(f"A report after {trained} s of training cannot be.")
         self._gang.reported = True
-        self._gang.pending_writes.add(
-            NewReport(checked_step(step), value, self._gang.trained_before + trained)
-        )
+        trained += self._gang.trained_before
+        self._gang.pending_writes.add(NewReport(checked_step(step), value, trained, self._regime))
+        self._regime = None
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
         """Store reports and checkpoints in the table, and delete files that no row names now."""

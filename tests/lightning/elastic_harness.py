@@ -83,6 +83,7 @@ class PlayedSegment:
         self.positions: list[float] = []
         self.last_step: int | None = None
         self.limits: list[tuple[int, str]] = []
+        self.regimes: list[str] = []
 
     @property
     def folder(self) -> Path:
@@ -104,6 +105,9 @@ class PlayedSegment:
 
     def horizon(self, last_step: int) -> None:
         self.last_step = last_step
+
+    def regime(self, name: str) -> None:
+        self.regimes.append(name)
 
     def keep_slots(self) -> None:
         self.kept = True

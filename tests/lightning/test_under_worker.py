@@ -15,19 +15,26 @@ from optuna.trial import TrialState
 import optuna_deadline
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.policies import registry
+from optuna_deadline.study import terms
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"no_step|lost")]
 
 
-def train(folder: Path, sizes: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def train(
+    folder: Path,
+    sizes: dict[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str = "objective",
+) -> dict[str, Any]:
     folder.mkdir()
     monkeypatch.setenv("TRACE", str(folder))
     monkeypatch.setitem(registry._OURS, "scripted", lambda **_: worker_objective.Scripted(sizes))
     study = optuna.create_study(storage=f"sqlite:///{folder}/s.db", direction="maximize")
     result = optuna_deadline.run(
         study,
-        f"{worker_objective.__file__}:objective",
+        f"{worker_objective.__file__}:{objective}",
         cpus=2,
         deadline="90s",
         policy="scripted",
@@ -36,7 +43,8 @@ def train(folder: Path, sizes: dict[int, int], monkeypatch: pytest.MonkeyPatch) 
     assert result.settled
     [trial] = study.trials
     assert trial.state is TrialState.COMPLETE
-    table = AllocationTable(open_table(study), study.study_name, study._study_id)
+    database = open_table(study)
+    table = AllocationTable(database, study.study_name, study._study_id)
     steps: dict[int, dict[str, Any]] = {}
     for line in (folder / "steps.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -49,6 +57,8 @@ def train(folder: Path, sizes: dict[int, int], monkeypatch: pytest.MonkeyPatch) 
         "values": trial.intermediate_values,
         "sizes": [segment.slots for segment in table.segments()],
         "result": result,
+        "regimes": {row.step: row.regime for row in table.reports() if row.regime is not None},
+        "row": StudyWatcher(table, terms.read_stored(database, study)).view().rows[0],
     }
 
 
@@ -85,3 +95,17 @@ def test_the_winners_checkpoint_is_the_model_of_its_value(
     x = torch.randn(200, 8, generator=generator, dtype=torch.float64)
     right = (model.body(x).argmax(1) == (x[:, :3].sum(1) > 0).long()).double().mean()
     assert float(right) == pytest.approx(result.value)
+
+
+@pytest.mark.parametrize(
+    ("objective", "changed"), [("accumulating", "batch 20 x 4"), ("doubling", "batch 40")]
+)
+def test_a_change_of_the_batch_is_a_regime_and_a_resize_is_none(
+    objective: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(tmp_path / "run", {0: 1, 7: 2}, monkeypatch, objective)
+    assert run["sizes"] == [1, 2]
+    first, then, resumed = run["regimes"].items()
+    assert first == (0, "batch 20, 32-true") and then == (4, f"{changed}, 32-true")
+    assert resumed[0] >= 7 and resumed[1] == then[1]
+    assert run["row"].reason.endswith(f"; {changed}, 32-true since step 4")

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from optuna_deadline.forecasting.regimes import TrialRegimes, change_ahead, learn_schedule
+from optuna_deadline.forecasting.regimes import TrialRegimes, changes_ahead, learn_schedule
 from optuna_deadline.forecasting.throughput import SegmentPace, Throughputs
 from optuna_deadline.policies.api import Report, TrialView
 
@@ -83,7 +83,7 @@ def test_a_resize_is_no_change_of_regime() -> None:
         slots = 1 if step <= 10 or step > 20 else 4
         trained += 10.0 / slots
         assert not regimes.take(step, trained, slots)
-    assert regimes.changes == 0
+    assert not regimes.changes
 
 
 def test_a_few_slow_reports_and_reports_that_say_nothing_are_no_change() -> None:
@@ -109,18 +109,74 @@ def changed_at(step: int, factor: float = 0.5, until: int = EPOCHS) -> TrialRegi
 
 def test_the_change_of_three_trials_is_the_schedule_of_all() -> None:
     trials = [changed_at(30), changed_at(32)]
-    assert learn_schedule(trials) is None
+    assert not learn_schedule(trials)
     trials.append(changed_at(31))
     known = learn_schedule(trials)
-    assert known is not None and known == pytest.approx((31, 0.5))
+    assert known == (pytest.approx((31, 0.5)),)
     young, there = changed_at(99, until=8), changed_at(31, until=32)
-    assert change_ahead(young, known) == change_ahead(there, known) == known
-    assert change_ahead(None, known) == known, "of a trial that has not reported"
-    assert change_ahead(trials[0], known) is None, "it has changed"
-    assert change_ahead(changed_at(99, until=40), known) is None, "it should have"
+    assert changes_ahead(young, known) == changes_ahead(there, known) == known
+    assert changes_ahead(None, known) == known, "of a trial that has not reported"
+    assert not changes_ahead(trials[0], known), "it has changed"
+    assert not changes_ahead(changed_at(99, until=40), known), "it should have"
     apart = [changed_at(10), changed_at(25), changed_at(40)]
-    assert learn_schedule(apart) is None
-    assert learn_schedule([*trials, *(changed_at(99) for _ in range(4))]) is None
+    assert not learn_schedule(apart)
+    assert not learn_schedule([*trials, *(changed_at(99) for _ in range(4))])
+
+
+def named(*regimes: tuple[int, float, str | None], slots: int = 1) -> TrialRegimes:
+    """A trial that trains so many steps of so many seconds in each regime of a name."""
+    trial, step, trained = TrialRegimes(), 0, 0.0
+    for steps, seconds, name in regimes:
+        for _ in range(steps):
+            step, trained = step + 1, trained + seconds
+            trial.take(step, trained, slots, name)
+            name = None  # only the first report of a regime names it
+    return trial
+
+
+def test_a_regime_that_a_report_names_begins_with_it() -> None:
+    trial = named((10, 8.0, "batch 8"), (1, 2.0, "batch 32"))
+    assert trial.changes == [pytest.approx((10, 0.25))]
+    assert trial.stretches[-1][1] == (1, 2.0)
+    assert named((5, 8.0, "batch 8"), (5, 8.0, "batch 8")).changes == [], "after a pause"
+    assert named((5, 8.0, None), (5, 2.0, "batch 32")).changes == [pytest.approx((5, 0.25))]
+
+
+def test_a_trial_that_returns_to_a_regime_has_its_pace_at_once() -> None:
+    trial = named((10, 8.0, "small"), (10, 2.0, "large"), (1, 9.0, "small"))
+    assert trial.stretches[-1][1] == (10, 9 * 8.0 + 9.0), "the first report has no pace"
+    assert len(trial.stretches) == 2 and len(trial.changes) == 2
+
+
+def test_a_change_that_no_report_names_is_found_in_a_named_regime_too() -> None:
+    trial = named((10, 8.0, "batch 8"), (10, 2.0, None), (5, 1.0, "batch 32"))
+    assert trial.changes == [pytest.approx((10, 0.25)), pytest.approx((20, 0.5))]
+
+
+def test_a_change_without_a_pace_before_it_counts_and_has_no_factor() -> None:
+    """The first report after a resize has no other on its slots to be compared with."""
+    trial = named((5, 8.0, "batch 8"))
+    trial.take(6, 40.0 + 1.0, 2, "batch 32")
+    assert trial.changes == [None] and trial.stretches[-1] == {2: (1, 1.0)}
+    assert not learn_schedule([trial, *(named((5, 8.0, "a"), (1, 1.0, "b")) for _ in "12")])
+
+
+def test_a_name_on_a_report_that_says_nothing_is_not_lost() -> None:
+    trial = named((5, 8.0, "batch 8"))
+    assert not trial.take(5, 41.0, 1, "batch 32"), "the same step again"
+    assert trial.take(6, 42.0, 1) and len(trial.changes) == 1
+
+
+def test_a_schedule_of_several_changes_is_learned_and_used() -> None:
+    plan: list[tuple[int, float, str | None]] = [(10, 8.0, "a"), (10, 4.0, "b"), (10, 1.0, "c")]
+    known = learn_schedule([named(*plan) for _ in range(3)])
+    assert known == (pytest.approx((10, 0.5)), pytest.approx((20, 0.25)))
+    assert changes_ahead(named(*plan[:2]), known) == known[1:]
+    view = TrialView(
+        3, "running", 1, [Report(5, 0.5, 40.0)], step_seconds=8.0, changes_ahead=known
+    )
+    assert view.seconds_to(30) == pytest.approx(5 * 8 + 10 * 4 + 10)
+    assert view.seconds_to(12) == pytest.approx(5 * 8 + 2 * 4)
 
 
 def test_one_report_after_a_change_that_others_have_shown_the_remaining_time_is_right() -> None:
@@ -132,9 +188,9 @@ def test_one_report_after_a_change_that_others_have_shown_the_remaining_time_is_
             found.take_report(number, step, trained, 1)
     for at in (8, 22, 31):
         trained = sum(5.0 if step > 30 else 10.0 for step in range(1, at + 1))
-        ahead = found.change_ahead(3)
+        ahead = found.changes_ahead(3)
         view = TrialView(
-            3, "running", 1, [Report(at, trained, 0.5)], step_seconds=10.0, change_ahead=ahead
+            3, "running", 1, [Report(at, trained, 0.5)], step_seconds=10.0, changes_ahead=ahead
         )
         left = sum(5.0 if step > 30 else 10.0 for step in range(at + 1, EPOCHS + 1))
         assert view.seconds_to(EPOCHS) == pytest.approx(left, rel=0.05)

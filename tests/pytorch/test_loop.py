@@ -261,6 +261,20 @@ def test_a_break_keeps_the_best(tmp_path: Path) -> None:
     assert list(again.epochs()) == [] and again.result() == 0.75
 
 
+def test_each_report_names_the_batch_and_the_precision(tmp_path: Path) -> None:
+    segment = PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0)
+    trial = PlayedTrial(segment)
+    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    loop, optimizer, loader = small(trial)
+    for epoch in loop.epochs():
+        descend(
+            loop, optimizer, DataLoader(loader.dataset, 2 * loader.batch_size) if epoch else loader
+        )
+        loop.report(0.75)
+    size = loader.batch_size
+    assert segment.regimes[:2] == [f"batch {size}, float32", f"batch {2 * size}, float32"]
+
+
 def test_what_is_refused() -> None:
     trial = optuna.create_study().ask()
 

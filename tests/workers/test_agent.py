@@ -326,9 +326,9 @@ _VALUES = st.recursive(
     max_leaves=6,
 )  # fmt: skip
 _FACTS = ("start", "position", "trained", "last_step", "batch", "pausable", "slots", "reason",
-          "value", "step", "path", "size", "checksum", "why")  # fmt: skip
+          "value", "step", "path", "size", "checksum", "why", "name")  # fmt: skip
 _TOLD = ("progress", "horizon", "even", "limit", "pausable", "report", "checkpoint", "parked",
-         "obeys", "waiting", "leaving", "unsaved", "unknown")  # fmt: skip
+         "obeys", "waiting", "leaving", "unsaved", "regime", "unknown")  # fmt: skip
 _MESSAGES = (
     st.tuples(st.just("tell"), st.sampled_from(_TOLD),
               st.dictionaries(st.sampled_from(_FACTS), _VALUES, max_size=6))

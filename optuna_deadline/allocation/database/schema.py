@@ -280,6 +280,7 @@ report = _table(
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("trained", _FINITE, nullable=False),  # seconds of training over all segments
     sa.Column("at", _FINITE, nullable=False),
+    sa.Column("regime", sa.String(40)),  # that begins after the report before, if one does
     sa.UniqueConstraint("study_id", "number", "step"),
 )
 

@@ -42,13 +42,12 @@ class Segments(Reaping):
     ) -> None:
         mine = {"me": me, "number": grant.number, "fence": grant.fence}
         if tx.postgresql:
-            rows = [(step, _number(value), trained) for step, value, trained in new]
+            rows = [(step, _number(value), *rest) for step, value, *rest in new]
             if not tx.value(_ADD_REPORTS, **mine, size=grant.size, rows=listed(rows)):
                 raise lease_lost(grant)
             return
         added = [
-            tx.run(_ADD_REPORT, **mine, size=grant.size, step=step, value=value, trained=trained)
-            for step, value, trained in new
+            tx.run(_ADD_REPORT, **mine, size=grant.size, **report._asdict()) for report in new
         ]
         if not added or not all(added):  # the step is known, or the trial is not ours
             self._guard(tx, me, grant)
@@ -176,16 +175,16 @@ def _number(value: float) -> float | str | None:
     return value if math.isfinite(value) else none_if_nan(value) and str(value)
 
 
-_OF_REPORT = "study_id, number, step, value, fence, slots, trained, at"
+_OF_REPORT = "study_id, number, step, value, fence, slots, trained, regime, at"
 _ADD_REPORT = (
     f"INSERT INTO @report ({_OF_REPORT}) SELECT :study, :number, :step, :value, :fence, :size, "
-    f":trained, NOW FROM @trial WHERE {OWNED} ON CONFLICT DO NOTHING"
+    f":trained, :regime, NOW FROM @trial WHERE {OWNED} ON CONFLICT DO NOTHING"
 )
 _MINE = f"WITH mine AS (SELECT number FROM @trial WHERE {OWNED} FOR UPDATE)"
 _ADD_REPORTS = (
     f"{_MINE}, added AS (INSERT INTO @report ({_OF_REPORT}) SELECT :study, mine.number, "
     "CAST(value ->> 0 AS INTEGER), CAST(value ->> 1 AS DOUBLE PRECISION), :fence, :size, "
-    "CAST(value ->> 2 AS DOUBLE PRECISION), NOW FROM mine CROSS JOIN "
+    "CAST(value ->> 2 AS DOUBLE PRECISION), value ->> 3, NOW FROM mine CROSS JOIN "
     "json_array_elements(CAST(:rows AS json)) WITH ORDINALITY AS new(value, place) "
     "WHERE NOT EXISTS (SELECT 1 FROM @report r WHERE r.study_id = :study AND "
     "r.number = mine.number AND r.step = CAST(new.value ->> 0 AS INTEGER)) "
