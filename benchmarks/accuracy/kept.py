@@ -49,6 +49,7 @@ def digests(tables: Iterable[str], data: Path | None) -> dict[str, str]:
         workload = draw(table, 0, steps=81, data=data)
         mine = hashlib.sha256(np.array(workload.curves, dtype=float).tobytes())
         mine.update(np.array([workload.every, *workload.step_seconds]).tobytes())
+        mine.update(np.array(workload.report_seconds, dtype=float).tobytes())
         found[table] = mine.hexdigest()[:16]
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from optuna_deadline.forecasting.throughput import closing_seconds
 from optuna_deadline.policies.api import Plan, Run, Snapshot
@@ -44,14 +44,11 @@ def foresee(workload: Workload, cluster: Cluster, deadline: float) -> tuple[Orac
     slots = max(range(1, cluster.slots + 1), key=cluster.speedup)
     training = max(0.0, deadline - cluster.startup - closing_seconds(cluster.stop))
     reach = []
-    for curve, pace in zip(workload.curves, workload.step_seconds, strict=True):
-        steps = int(training * cluster.speedup(slots) / pace)
+    seconds = training * cluster.speedup(slots)
+    for number, curve in enumerate(workload.curves):
+        clock = workload.clock(number)
+        steps = int(clock.reached(seconds) if clock else seconds / workload.step_seconds[number])
         scores = [score for score in curve[:steps] if not math.isnan(score)]
         reach.append(max(scores, default=-math.inf))
     order = sorted(range(len(reach)), key=lambda index: (-reach[index], index))
-    first = replace(
-        workload,
-        curves=tuple(workload.curves[index] for index in order),
-        step_seconds=tuple(workload.step_seconds[index] for index in order),
-    )
-    return Oracle(slots), first
+    return Oracle(slots), workload.arranged(order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.policies import make_policy
@@ -36,9 +36,7 @@ class Case:
         """The study at its start."""
         if self.family == RECORDED:
             workload = draw(RECORDED, self.seed, steps=STEPS)
-            slower = STEPS * STEP_SECONDS / workload.full_seconds
-            seconds = tuple(slower * one for one in workload.step_seconds)
-            workload = replace(workload, step_seconds=seconds)
+            workload = workload.slowed(STEPS * STEP_SECONDS / workload.full_seconds)
         else:
             workload = generate(
                 self.family,

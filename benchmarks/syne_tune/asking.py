@@ -87,7 +87,11 @@ def question(
             [score if math.isfinite(score) else None for score in curve]
             for curve in workload.curves
         ],
-        "report_seconds": [workload.every * seconds for seconds in workload.step_seconds],
+        "report_seconds": workload.report_seconds
+        or [
+            [workload.every * seconds] * len(curve)
+            for curve, seconds in zip(workload.curves, workload.step_seconds, strict=True)
+        ],
         "space": {name: _plain(kind) for name, kind in space.items()},
         "parameters": [
             {name: as_in(kind, given.get(name)) for name, kind in space.items()}

@@ -55,9 +55,9 @@ class Table:
         self.space = {name: _domain(*kind) for name, kind in asked["space"].items()}
         self.parameters = asked["parameters"]
         self.trained: dict[int, int] = {}  # configurations by trial
-        pace = np.array(asked["report_seconds"])[:, None]
+        seconds = np.cumsum(asked["report_seconds"], axis=1)
         reports = np.arange(1, self.curves.shape[1] + 1)
-        scores = np.stack([_as_reported(self.curves), pace * reports], axis=2)[:, None]
+        scores = np.stack([_as_reported(self.curves), seconds], axis=2)[:, None]
         # It needs two columns to look a row up; the second is the same for all rows.
         rows = pd.DataFrame({"row": range(len(scores)), "table": 0})
         most = len(reports)
@@ -207,7 +207,7 @@ class Watch(TunerCallback):  # type: ignore[misc, unused-ignore]
 
 def _in_order(table: Table, asked: dict[str, Any]) -> dict[str, Any]:
     """Configurations in the study's order, repeated when all are used."""
-    least = min(asked["report_seconds"]) + asked["startup"]
+    least = np.min(asked["report_seconds"]) + asked["startup"]
     count = len(table.curves) + int(asked["slots"] * (asked["deadline"] / least + 2))
     return {
         "config_space": {"row": randint(0, count - 1), _LAST: table.curves.shape[1]},

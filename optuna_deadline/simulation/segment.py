@@ -51,7 +51,9 @@ class SimulatedSegment:
         self._curve, self._every = workload.curves[configuration], workload.every
         slowness = cluster.faults.slowness(world.seed, number, grant.fence)
         pace = workload.step_seconds[configuration] * slowness
-        self._rate = cluster.speed(grant) / pace
+        speed = cluster.speed(grant)
+        self._rate, self._speed = speed / pace, speed / slowness
+        self._clock = workload.clock(configuration)
         saved = next(
             (c for c in world.table.checkpoints(number) if world.disk.has_checkpoint(c)), None
         )
@@ -86,7 +88,7 @@ class SimulatedSegment:
             self._next()
 
     def _next(self) -> None:
-        instant = self._ready + (self._step - self._from) / self._rate
+        instant = self._ready + self._seconds(self._from, self._step)
         self._timer = self._world.timeline.at(instant, self._report)
 
     def _report(self) -> None:
@@ -114,8 +116,16 @@ class SimulatedSegment:
         """Seconds of training in this segment until now."""
         return max(0.0, min(self._world.timeline.now(), self._stopped_at) - self._ready)
 
+    def _seconds(self, begin: float, end: float) -> float:
+        """Seconds of training from one step to another."""
+        if self._clock is None:
+            return (end - begin) / self._rate
+        return (self._clock.at(end) - self._clock.at(begin)) / self._speed
+
     def _position(self) -> float:
-        return self._from + self._trained() * self._rate
+        if self._clock is None:
+            return self._from + self._trained() * self._rate
+        return self._clock.reached(self._clock.at(self._from) + self._trained() * self._speed)
 
     def _save(self, position: float, value: float | None, *reports: NewReport) -> None:
         """Write a checkpoint, together with the report before it, as an agent does."""
@@ -178,8 +188,7 @@ class SimulatedSegment:
         """A rank dies; the training since the last checkpoint is lost."""
         deaths = 1 if self._has_saved else self._failures + 1  # counted as in `worker.outbox`
         state = "failed" if deaths >= MAX_DEATHS else "paused"
-        lost = max(0.0, self._position() - self._saved)
-        self._world.slot_time.redone += self.grant.size * lost / self._rate
+        self._count_lost()
         self._close(state, "died", failures=deaths)
 
     def lose_host(self) -> None:
@@ -190,9 +199,12 @@ class SimulatedSegment:
 
     def lose_peer_host(self) -> None:
         """Another host of the gang is gone; the training since the last checkpoint is lost."""
-        lost = max(0.0, self._position() - self._saved)
-        self._world.slot_time.redone += self.grant.size * lost / self._rate
+        self._count_lost()
         self._close("paused", "died", failures=self._failures)
+
+    def _count_lost(self) -> None:
+        lost = self._seconds(self._saved, max(self._saved, self._position()))
+        self._world.slot_time.redone += self.grant.size * lost
 
     def _release_parts(self) -> None:
         """The remaining members release their slots."""

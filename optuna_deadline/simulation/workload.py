@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
@@ -17,6 +17,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingClock:
+    """The seconds of one training on one slot, by step, if its reports take different times."""
+
+    steps: Array
+    seconds: Array
+
+    def at(self, step: float) -> float:
+        """Seconds from the start to a step."""
+        return float(np.interp(step, self.steps, self.seconds))
+
+    def reached(self, seconds: float) -> float:
+        """The step after so many seconds."""
+        return float(np.interp(seconds, self.seconds, self.steps))
 
 
 @dataclass(frozen=True)
@@ -29,9 +47,11 @@ class Workload:
     Attributes:
         name: For tables and logs.
         curves: By configuration, the score of each report; larger is better, NaN is diverged.
-        step_seconds: By configuration, the seconds of a step on one slot.
+        step_seconds: By configuration, the mean seconds of a step on one slot.
         hyperparameters: By configuration; empty if unknown.
         every: Steps from one report to the next; curves have a score for each report.
+        report_seconds: By configuration, the seconds to each report from the one before; empty if
+            all steps take as long.
     """
 
     name: str
@@ -39,12 +59,17 @@ class Workload:
     step_seconds: tuple[float, ...]
     hyperparameters: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     every: int = 1
+    report_seconds: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.curves or len(self.curves) != len(self.step_seconds):
             raise ValueError("A workload needs a curve and a pace for each configuration.")
         if not all(self.curves) or not all(seconds > 0 for seconds in self.step_seconds):
             raise ValueError("A curve needs at least one step, and a step takes some time.")
+        if self.report_seconds and [*map(len, self.report_seconds)] != [*map(len, self.curves)]:
+            raise ValueError(
+                "Seconds are given for each report of each configuration or for none."
+            )
         if self.hyperparameters and len(self.hyperparameters) != len(self.curves):
             raise ValueError("Hyper-parameters are given for all configurations or for none.")
 
@@ -56,14 +81,34 @@ class Workload:
         """The same configurations in an order drawn from the seed: another study of the table."""
         order = list(range(len(self.curves)))
         random.Random(f"{self.name} {seed}").shuffle(order)
+        return self.arranged(order)
+
+    def arranged(self, order: Sequence[int]) -> Workload:
+        """The same configurations in an order."""
         return replace(
             self,
             curves=tuple(self.curves[index] for index in order),
             step_seconds=tuple(self.step_seconds[index] for index in order),
-            hyperparameters=tuple(self.hyperparameters[index] for index in order)
-            if self.hyperparameters
-            else (),
+            hyperparameters=tuple(self.hyperparameters[i] for i in order if self.hyperparameters),
+            report_seconds=tuple(self.report_seconds[i] for i in order if self.report_seconds),
         )
+
+    def slowed(self, factor: float) -> Workload:
+        """The same trainings, each so many times as long."""
+        return replace(
+            self,
+            step_seconds=tuple(factor * seconds for seconds in self.step_seconds),
+            report_seconds=tuple(
+                tuple(factor * seconds for seconds in row) for row in self.report_seconds
+            ),
+        )
+
+    def clock(self, configuration: int) -> TrainingClock | None:
+        """The clock of one training; None if all its steps take as long."""
+        if not self.report_seconds:
+            return None
+        seconds = np.cumsum([0.0, *self.report_seconds[configuration]])
+        return TrainingClock(self.every * np.arange(len(seconds), dtype=float), seconds)
 
     def configuration(self, number: int) -> int:
         """The configuration that a trial trains."""
@@ -95,7 +140,6 @@ class Workload:
         )
 
 
-Array = NDArray[np.float64]
 Family = Callable[[np.random.Generator, int, Array], Array]
 
 

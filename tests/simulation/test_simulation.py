@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from allocation.suite.world import assert_legal
 
@@ -61,6 +62,19 @@ def in_use(simulation: Simulation) -> list[tuple[float, int]]:
             used += 1 if event.kind == "acquire" else -1
             found.append((event.at, used))
     return found
+
+
+def test_reports_come_after_the_seconds_that_each_of_them_takes() -> None:
+    """Turns end within steps, so a position is a time between two reports, and none is lost."""
+    seconds = tuple(20.0 if step < 10 else 5.0 for step in range(STEPS))
+    slow = replace(workload(), report_seconds=(seconds,) * 64, step_seconds=(10.0,) * 64)
+    turns = make_policy("round_robin", {"max_resource": STEPS, "most_trials": 8, "quantum": 33.0})
+    simulation = Simulation(turns, slow, CLUSTER, deadline=8000.0)
+    outcome = simulation.run()
+    assert outcome.pauses > 20 and outcome.redone == 0
+    assert outcome.training == pytest.approx(8 * sum(seconds))
+    trained = {row.step: row.trained for row in simulation.world.table.reports(number=3)}
+    assert [trained[step] for step in range(1, STEPS + 1)] == pytest.approx(np.cumsum(seconds))
 
 
 @pytest.mark.parametrize("faults", [Faults(), TROUBLE], ids=["calm", "trouble"])

@@ -95,6 +95,8 @@ def test_lcbench_gives_a_workload_for_each_data_set_with_its_seconds(tmp_path: P
     assert {first.name, second.name} == {"lcbench/31", "lcbench/7"}
     assert first.step_seconds == (2.0, 2.0, 1.0)
     assert first.curves == ((-0.5, 0.0), (-1.0, 1.0), (-1.5, -1.5))
+    assert first.report_seconds[0] == (2.0, 2.0) and min(first.report_seconds[1]) > 0
+    assert sum(first.report_seconds[1]) == pytest.approx(4.0)
 
 
 def test_a_recorded_table_is_read_in_its_own_direction(tmp_path: Path) -> None:
@@ -105,6 +107,7 @@ def test_a_recorded_table_is_read_in_its_own_direction(tmp_path: Path) -> None:
     (tuned,) = load(tmp_path / "x.npz")
     assert tuned.name == "recorded/mine" and tuned.best == 1.0
     assert tuned.step_seconds == (2.0, 2.0, 2.0)
+    assert tuned.report_seconds == ((1.0, 3.0), (2.0, 2.0), (2.0, 2.0))
     assert tuned.curves[0] == pytest.approx((-1.0, 1.0)) and tuned.peak(2) == -math.inf
 
 

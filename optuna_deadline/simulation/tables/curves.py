@@ -49,7 +49,7 @@ def to_workload(
         name: The name of the workload.
         path: The file, for messages.
         values: By configuration, the metric after each step.
-        seconds: By configuration, the seconds of each step.
+        seconds: By configuration, the seconds of a step, or those of each step.
         hyperparameters: By configuration.
         minimize: Whether the metric is minimized.
 
@@ -80,8 +80,9 @@ def to_workload(
     return Workload(
         name,
         tuple(tuple(row) for row in scores.tolist()),
-        tuple(np.asarray(seconds, dtype=float).tolist()),
+        tuple(seconds.reshape(len(seconds), -1).mean(axis=1).tolist()),
         tuple(dict(given) for given in hyperparameters),
+        report_seconds=tuple(map(tuple, seconds.tolist())) if seconds.ndim > 1 else (),
     )
 
 
@@ -163,14 +164,13 @@ def read(path: Path, archive: Archive) -> list[Workload]:
     known = np.isfinite(seconds)
     # A run that diverged in the first epoch has no time; the median of the others is used.
     middle = np.median(seconds[known]) if known.any() else np.nan
-    pace = np.array(
-        [np.mean(row[row == row]) if (row == row).any() else middle for row in seconds]
-    )
+    for row, ended in zip(seconds, ~known, strict=True):
+        row[ended] = middle if ended.all() else row[~ended].mean()
     workload = to_workload(
         f"{KIND}/{name}",
         path,
         archive[metric].astype(float),
-        pace,
+        seconds,
         named(archive["hp_names"], archive["hp"]),
         minimize=direction == "minimize",
     )

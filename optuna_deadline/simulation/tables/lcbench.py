@@ -21,6 +21,7 @@ from optuna_deadline.simulation.tables.curves import (
 from optuna_deadline.simulation.workload import Workload
 
 KIND = "lcbench"
+_LEAST = 0.1  # of a configuration's mean seconds of an epoch
 
 
 def recognises(archive: Archive) -> bool:
@@ -43,15 +44,17 @@ def read(path: Path, archive: Archive) -> list[Workload]:
     for task, accuracy, seconds in zip(
         archive["openml_task_id"], archive["val_accuracy"], archive["time_s"], strict=True
     ):
-        # The surrogate's clock goes back in some places.
-        clock = np.maximum.accumulate(seconds.astype(float), axis=1)
-        pace = (clock[:, -1] - clock[:, 0]) / (clock.shape[1] - 1)
+        # The surrogate's clock stands still or goes back in some places.
+        paces = np.diff(np.maximum.accumulate(seconds.astype(float), axis=1), axis=1)
+        mean = paces.mean(axis=1, keepdims=True)
+        paces = np.maximum(paces, _LEAST * mean)
+        paces *= mean / paces.mean(axis=1, keepdims=True)
         workloads.append(
             to_workload(
                 f"{KIND}/{task}",
                 path,
                 accuracy.astype(float)[:, 1:],
-                pace,
+                paces,
                 hyperparameters,
                 minimize=False,
             )
