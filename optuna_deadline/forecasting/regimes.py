@@ -66,12 +66,20 @@ class TrialRegimes:
     _name: str | None = None  # of the present regime
     _named: dict[str | None, dict[int, Stretch]] = field(default_factory=dict)
     _next: str | None = None  # of a regime whose first report is not counted yet
+    _keeps: bool = False  # its pace, where others have changed
     _slots: int = 0
     _trained: float = 0.0
     _usual: list[float] = field(default_factory=list)  # sorted logarithms of paces, on these slots
     _latest: deque[_Pace] = field(default_factory=deque)  # not in the usual ones yet
 
-    def take(self, step: int, trained: float, slots: int, name: str | None = None) -> bool:
+    def take(
+        self,
+        step: int,
+        trained: float,
+        slots: int,
+        name: str | None = None,
+        due: PaceChange | None = None,
+    ) -> bool:
         """Record a report; returns whether it shows a new regime.
 
         Args:
@@ -79,6 +87,8 @@ class TrialRegimes:
             trained: Seconds of training until then, over all segments.
             slots: The slots on which it was trained.
             name: The regime that begins after the report before; None if none is named.
+            due: The next change that other trials have shown. It counts where the trial has too
+                few reports on these slots to show it.
         """
         self._next = name or self._next
         before, since = self.step, trained - self._trained
@@ -86,18 +96,22 @@ class TrialRegimes:
             return False
         self.step, self._trained = step, trained
         if before is None:
-            self._name = self._next
+            self._name, self._slots = self._next, slots
             self._named[self._name] = self.stretches[-1]
         if before is None or since <= 0:
             return False
-        if slots != self._slots:
+        if resized := slots != self._slots:
             self._slots = slots
             self._usual.clear()
             self._latest.clear()
         stretch = Stretch(float(step - before), since)
         pace = _Pace(stretch, math.log(since / stretch.steps))
-        if begins := self._next != self._name:
-            self._begin(before, [pace.logarithm])
+        passed = due is not None and step > due.step and not self._keeps
+        hidden = passed and len(self._usual) < _IN_A_ROW
+        if begins := hidden or self._next != self._name:
+            self._begin(before, [] if resized else [pace.logarithm])
+        if resized:  # part of it may have been trained on the former slots
+            return begins
         self._count(-1, stretch)
         self._latest.append(pace)
         if begins or len(self._latest) < _IN_A_ROW:
@@ -112,6 +126,8 @@ class TrialRegimes:
             self._usual = sorted(pace.logarithm for pace in found)
             return True
         insort(self._usual, self._latest.popleft().logarithm)
+        shown = step - sum(pace.stretch.steps for pace in self._latest)
+        self._keeps |= due is not None and shown > (1 + _NEAR) * due.step
         return False
 
     def _deviates(self) -> bool:
@@ -130,7 +146,8 @@ class TrialRegimes:
         """Begin a regime, or return to one of the same name, with the paces of its reports."""
         named, self._name = self._next != self._name, self._next
         old = self._usual or [pace.logarithm for pace in self._latest]
-        change = PaceChange(last_step, math.exp(median(new) - median(old))) if old else None
+        known = old and new
+        change = PaceChange(last_step, math.exp(median(new) - median(old))) if known else None
         self.changes.append(change)
         trained = self._named.get(self._name) if named else None
         if trained is None:

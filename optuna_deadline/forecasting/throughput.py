@@ -156,7 +156,8 @@ class Throughputs:
     ) -> None:
         """Record a report of a trial, in the order of its steps; see :class:`TrialRegimes`."""
         regimes = self._regimes[number]
-        if regimes.take(step, trained, slots, regime):
+        due = next(iter(self.schedule[len(regimes.changes) :]), None)
+        if regimes.take(step, trained, slots, regime, due):
             self.schedule = learn_schedule(self._regimes.values())
         if regimes.changes:
             self._fresh.add(number)

@@ -153,12 +153,39 @@ def test_a_change_that_no_report_names_is_found_in_a_named_regime_too() -> None:
     assert trial.changes == [pytest.approx((10, 0.25)), pytest.approx((20, 0.5))]
 
 
-def test_a_change_without_a_pace_before_it_counts_and_has_no_factor() -> None:
-    """The first report after a resize has no other on its slots to be compared with."""
+def test_a_change_with_a_resize_counts_and_has_no_factor() -> None:
+    """Some of the first report's steps may have been trained on the former slots."""
     trial = named((5, 8.0, "batch 8"))
-    trial.take(6, 40.0 + 1.0, 2, "batch 32")
-    assert trial.changes == [None] and trial.stretches[-1] == {2: (1, 1.0)}
+    assert trial.take(6, 40.0 + 2.0, 2, "batch 32") and trial.changes == [None]
+    trial.take(7, 42.0 + 1.0, 2)
+    assert trial.stretches == [{1: (4, 32.0)}, {2: (1, 1.0)}]
     assert not learn_schedule([trial, *(named((5, 8.0, "a"), (1, 1.0, "b")) for _ in "12")])
+
+
+@pytest.mark.parametrize("resized", range(9, 16))
+def test_a_change_that_a_resize_hides_is_taken_from_the_others(resized: int) -> None:
+    """S(2) is 1.8: with the change in one regime, it would be 3.6."""
+    found = Throughputs()
+    for number in range(6):
+        trained = 0.0
+        for step in range(1, 31):
+            slots = 2 if number > 2 and step >= resized else 1
+            trained += (8.0 if step <= 12 else 4.0) / (1.8 if slots == 2 else 1.0)
+            found.take_report(number, step, trained, slots)
+        found.take(number, SegmentPace(number, 1, 20, 100.0))
+        found.take(number + 9, SegmentPace(number, 2, 20, 100.0))
+    found.learn()
+    assert found.speedup(2) == pytest.approx(1.8, rel=0.05)
+
+
+def test_a_trial_that_keeps_its_pace_where_others_change_is_not_changed_by_a_resize() -> None:
+    found = Throughputs()
+    for number, factor in enumerate((0.5, 0.5, 0.5, 1.0)):
+        trained = 0.0
+        for step in range(1, 31):
+            trained += 8.0 * (factor if step > 12 else 1.0) / (2.0 if step > 22 else 1.0)
+            found.take_report(number, step, trained, 2 if step > 22 else 1)
+    assert [len(found._regimes[number].changes) for number in range(4)] == [1, 1, 1, 0]
 
 
 def test_a_name_on_a_report_that_says_nothing_is_not_lost() -> None:

@@ -174,9 +174,13 @@ def rho(market: Market, job: JobView, due: Due) -> float:
 
 
 def weight(market: Market, job: JobView, due: Due, exponent: float) -> float:
-    """How much a job's progress counts: ``rho ** exponent`` for one that is late, else 1."""
-    late = rho(market, job, due)
+    """How much a job's progress counts."""
+    nearly = seconds_left(job) < market.round_seconds
+    return weight_of(rho(market, job, due), nearly, exponent)
+
+
+def weight_of(late: float, nearly: bool, exponent: float) -> float:
+    """``rho ** exponent`` for a job that is late, else 1; more for one that is nearly done."""
     if late <= 1.0:
         return 1.0
-    nearly = seconds_left(job) < market.round_seconds
     return float(min(HEAVIEST, late ** (_LAST_ROUND if nearly else exponent)))

@@ -1,96 +1,188 @@
-"""Shockwave's market on one study: its trials are the jobs.
+"""Shockwave's market on one study: its trials are the jobs, and each is trained to its end.
 
-Our reconstruction throughout: the paper shares a cluster among jobs that will all be trained to
-their ends, and prunes none. So this policy suits a study whose trials all matter (a sweep, an
-ensemble); one that looks for a single best model does better with a policy that gives trials up.
+Our reconstruction: the paper's jobs have gangs of their own; here a trial gets the smallest gang
+with which it can end when the others can. Nothing is kept from one plan to the next: a running
+trial stays for a turn, and fairness is estimated anew from what each trial has trained. The time
+left is that of the present regime, and of the changes that other trials have shown: what the
+paper's restatement leaves of its predictor once a regime has ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 
+import numpy as np
+
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import Order, Pause, Plan, Run, Snapshot, TrialView
-from optuna_deadline.policies.base import Resources, alive
-from optuna_deadline.policies.gang_sizes import growth_pays, uniform
-from optuna_deadline.policies.shockwave.program import slope
+from optuna_deadline.policies.base import alive
+from optuna_deadline.policies.baselines.time_sharing import TimeShared, step_seconds
+from optuna_deadline.policies.shockwave.accounting import weight_of
+from optuna_deadline.policies.shockwave.gangs import gangs_in_time
+from optuna_deadline.policies.shockwave.program import Array, Programme, by_gain
+from optuna_deadline.policies.shockwave.scheduler import order
 
 #: Steps assumed for a whole training until a trial reports its length.
 _UNKNOWN = 100
-
-#: Gangs grow only when nothing has changed for so many restarts.
+#: A gang changes only when nothing has changed for so many restarts.
 _REST = 5.0
 
 
 @dataclass(frozen=True)
-class ShockwaveStudy(Resources):
-    """Equal trials buy slots; log of progress per second of work; new trials while they can end.
+class _Job:
+    """A trial; None is one that is not open yet."""
 
-    A slot goes to the trial whose logarithm of progress gains most in the next second, so the
-    young come first and none is left behind. A running trial continues unless another one gains
-    twice as much. New trials start on free slots as long as a whole training fits before the
-    deadline; from then on free slots make gangs larger where S(k) pays.
+    trial: TrialView | None
+    whole: float  #: seconds of its training on one slot
+    left: float
+
+    @property
+    def slots(self) -> int:
+        return self.trial.slots if self.trial is not None and self.trial.running else 0
+
+
+@dataclass(frozen=True)
+class ShockwaveStudy(TimeShared):
+    """Trains all trials to their ends: a short makespan, and none waits for long.
+
+    Trials buy turns; a plan for the next turns maximises the sum of the logarithms of their
+    progress, heavier for those that are late, less a price for work that keeps the study from
+    ending together. Trials that are counted are all part of the market from the beginning. Without
+    a count, new ones start on free slots as long as a whole training fits before the deadline.
 
     Args:
-        patience: So many times as much must a waiting trial gain to take a running one's slot.
+        pressure: The price of a slot's turn beyond the common end, in units of the logarithm.
+        exponent: Of the expected rho of a late trial, in its weight.
+        window: Turns planned ahead.
+        overdue: The expected rho beyond which a trial goes before the plan.
+
+    Raises:
+        DeadlineError: A parameter is invalid.
     """
 
-    patience: float = 2.0
+    pressure: float = 10.0
+    exponent: float = 12.0
+    window: int = 6
+    overdue: float = 1.15
     ends_no_trial = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.window, int) or self.window < 1:
+            raise DeadlineError(f"window must be 1 turn or more, but got {self.window!r}.")
+        if min(self.pressure, self.exponent) < 0 or self.overdue <= 1:
+            raise DeadlineError(
+                "pressure and exponent must not be negative and overdue must be above 1, but got "
+                f"{self.pressure!r}, {self.exponent!r} and {self.overdue!r}."
+            )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study."""
-        last, pace = self.last_step(snapshot.trials), _pace(snapshot)
-        trials = sorted(alive(snapshot), key=lambda trial: self._bid(trial, last, pace))
-        chosen, waiting = trials[: snapshot.capacity], trials[snapshot.capacity :]
-        orders: dict[int, Order] = {
-            trial.number: Pause("waits: other trials gain more from a slot") for trial in waiting
-        }
-        free = snapshot.capacity - len(chosen)
-        known = last is not None and any(trial.step_seconds for trial in snapshot.trials)
-        whole = snapshot.overhead.startup + (last or 0) * pace if known else 0.0
+        jobs, whole = self._jobs(snapshot)
+        sizes = self._sizes(snapshot, jobs)
+        orders: dict[int, Order] = {t.number: Pause("waits for its turn") for t in alive(snapshot)}
+        for place, size in sizes.items():
+            if (trial := jobs[place].trial) is not None:
+                orders[trial.number] = Run(size, "its share of the market")
+        start = sum(jobs[place].trial is None for place in sizes)
         newcomers = self.trials_left_to_open(snapshot)
-        gate_open = snapshot.time_left > whole and newcomers != 0
-        chosen.sort(key=lambda trial: trial.number)
-        sizes = [1] * len(chosen) if gate_open else _grow(snapshot, chosen, free)
-        for trial, slots in zip(chosen, sizes, strict=True):
-            orders[trial.number] = Run(slots, "its share of the market")
-        start = (free if newcomers is None else min(free, newcomers)) if gate_open else 0
+        gate_open = newcomers != 0 and snapshot.time_left > whole
+        if newcomers is None and gate_open:
+            start = snapshot.capacity - sum(sizes.values())
         return Plan(
             orders=orders,
             start=start,
-            start_reason="a free slot, and enough time for a whole training",
+            start_reason="enough time for a whole training",
             gate_open=gate_open,
         )
 
-    def _bid(self, trial: TrialView, last: int | None, pace: float) -> tuple[float, int]:
-        """The gain of a step by its seconds, negative so that the greatest comes first."""
-        whole = last or max(_UNKNOWN, 2 * trial.step)
-        gain = slope(trial.step / whole) / whole / (trial.step_seconds or pace)
-        return -gain * (self.patience if trial.running else 1.0), trial.number
+    def _jobs(self, snapshot: Snapshot) -> tuple[list[_Job], float]:
+        """What there is to train, and the seconds of a whole training with its start."""
+        last, pace = self.last_step(snapshot.trials), step_seconds(snapshot)
+        steps = last or max([_UNKNOWN, *(2 * trial.step for trial in snapshot.trials)])
+        jobs = []
+        for trial in sorted(alive(snapshot), key=attrgetter("number")):
+            left = max(1e-6, trial.seconds_to(steps, pace or 1.0) or 0.0)
+            jobs.append(_Job(trial, trial.trained + left, left))
+        usual = median([job.whole for job in jobs] or [steps * (pace or 1.0)])
+        known = snapshot.overhead.startup + usual if last is not None and pace is not None else 0.0
+        newcomers = self.trials_left_to_open(snapshot) if snapshot.time_left > known else 0
+        return [*jobs, *[_Job(None, usual, usual)] * (newcomers or 0)], known
+
+    def _sizes(self, snapshot: Snapshot, jobs: Sequence[_Job]) -> dict[int, int]:
+        """The slots of the jobs that run: those in their turn, overdue ones, then the plan's."""
+        if not jobs or snapshot.capacity < 1:
+            return {}
+        useful = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
+        works = np.array([job.left for job in jobs])
+        gangs = gangs_in_time(works, useful, snapshot.speedup, snapshot.capacity)
+        rho = self._rho(snapshot, jobs)
+        programme = self._programme(snapshot, jobs, works, gangs.astype(float), rho)
+        ran = np.array([job.slots > 0 for job in jobs], dtype=bool)
+        held = self.in_turn(snapshot)
+        turns = [n for n, job in enumerate(jobs) if job.trial and job.trial.number in held]
+        overdue = [n for n in np.argsort(-rho, kind="stable").tolist() if rho[n] > self.overdue]
+        planned = order(programme, by_gain(programme), ran)[0]
+        rest = np.argsort(-programme.left, kind="stable").tolist()
+        sizes, free = dict[int, int](), snapshot.capacity
+        for place in dict.fromkeys([*turns, *overdue, *planned, *rest]):
+            if free:
+                sizes[place] = min(_size(snapshot, jobs[place], int(gangs[place])), free)
+                free -= sizes[place]
+        speedup = snapshot.speedup
+        for place in sorted(sizes, key=lambda place: -works[place] / speedup(sizes[place])):
+            larger = max(size for size in useful if size <= sizes[place] + free)
+            if jobs[place].trial is not None and larger > sizes[place]:
+                free += sizes[place]
+                sizes[place] = max(sizes[place], _size(snapshot, jobs[place], larger))
+                free -= sizes[place]
+        return sizes
+
+    def _rho(self, snapshot: Snapshot, jobs: Sequence[_Job]) -> Array:
+        """The expected finish time of each job by the fair one, which equal shares would give."""
+        everyone = max(1.0, max(self.most_trials or 0, len(jobs)) / snapshot.capacity)
+        present = max(1.0, len(jobs) / snapshot.capacity)
+        waited = snapshot.now - snapshot.started
+        shortest = min(job.whole for job in jobs)  # a trial that is not open may be as short
+        return np.array(
+            [
+                (waited + job.left * present) / (job.whole * everyone)
+                if job.trial is not None
+                else (waited + shortest * present) / (shortest * everyone)
+                for job in jobs
+            ]
+        )
+
+    def _programme(
+        self, snapshot: Snapshot, jobs: Iterable[_Job], works: Array, gangs: Array, rho: Array
+    ) -> Programme:
+        turn = self.quantum_seconds(snapshot) + snapshot.overhead.total
+        wholes = np.array([job.whole for job in jobs])
+        speeds = np.array([snapshot.speedup(int(size)) for size in gangs])
+        pairs = zip(works, rho, strict=True)
+        weights = [weight_of(late, left < turn, self.exponent) for left, late in pairs]
+        return Programme(
+            gangs=gangs,
+            weights=np.array(weights),
+            progress=1.0 - works / wholes,
+            step=turn * speeds / wholes,
+            left=works / speeds / turn,
+            gpus=snapshot.capacity,
+            rounds=self.window,
+            pressure=self.pressure,
+        )
 
 
-def _pace(snapshot: Snapshot) -> float:
-    """Seconds of a step on one slot, in the middle of the trials."""
-    return median([t.step_seconds for t in snapshot.trials if t.step_seconds] or [1.0])
-
-
-def _grow(snapshot: Snapshot, chosen: list[TrialView], free: int) -> list[int]:
-    """Gangs: free slots are dealt out size by size, to those first that are gangs already."""
-    useful = snapshot.speedup.useful(min(snapshot.capacity, snapshot.largest_gang))
-    turns = sorted(range(len(chosen)), key=lambda index: -chosen[index].slots)
-    scores = [chosen[index].last_score for index in turns]
-    dealt = dict(zip(turns, uniform(scores, useful, len(chosen) + free), strict=True))
-    lull = _REST * snapshot.overhead.total
-    rests = any(trial.running and snapshot.now - trial.changed < lull for trial in chosen)
-    return [
-        min(size, trial.slots or 1) if rests else _keep(snapshot, trial, size)
-        for size, trial in ((dealt[index], trial) for index, trial in enumerate(chosen))
-    ]
-
-
-def _keep(snapshot: Snapshot, trial: TrialView, size: int) -> int:
-    """The size that a trial has, where growing would not gain what the restart costs."""
-    if 0 < trial.slots < size and not growth_pays(snapshot, trial.slots, size):
-        return trial.slots
-    return size
+def _size(snapshot: Snapshot, job: _Job, gang: int) -> int:
+    """A running trial grows if it has trained for a while and the restart pays; none shrinks."""
+    if job.trial is None or not job.slots:
+        return gang
+    rest = _REST * snapshot.overhead.total
+    kept = min(job.slots, snapshot.capacity, snapshot.largest_gang)
+    now, then = (job.left / snapshot.speedup(size) for size in (kept, gang))
+    pays = now > WORTHWHILE * (then + snapshot.overhead.total)
+    return gang if pays and snapshot.now - job.trial.changed >= rest else kept
