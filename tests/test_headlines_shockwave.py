@@ -46,6 +46,15 @@ def test_the_same_rows_with_data_hold_figures_and_make_pictures(tmp_path: Path) 
     assert (tmp_path / "shockwave.png").exists() and (tmp_path / "shockwave_rho.png").exists()
 
 
+def test_ablations_have_the_same_rows_with_and_without_data(tmp_path: Path) -> None:
+    write_data(tmp_path / "shockwave")
+    rows = list(shockwave._ablations(options(tmp_path), tmp_path / "shockwave"))
+    lacking = list(shockwave._ablations(options(None), None))
+    assert [row.name for row in rows] == [row.name for row in lacking]
+    assert [row.ours is not None for row in rows] == [True] * 5 + [False] * 5
+    assert not any(row.met for row in lacking)
+
+
 def test_a_folder_with_other_traces_gives_rows_for_them(tmp_path: Path) -> None:
     folder = tmp_path / "shockwave"
     write_data(folder)

@@ -23,6 +23,7 @@ from benchmarks.rivals.schedulers import (
     MaxThroughput,
     MinTotalDuration,
 )
+from benchmarks.rivals.time_left import ByTimeLeft, PresentRegime
 from optuna_deadline.policies.shockwave import Market, Round, Scheduler, Shares, Shockwave, Window
 from optuna_deadline.policies.shockwave.program import by_gain
 from optuna_deadline.simulation.comparison import Estimate
@@ -43,6 +44,15 @@ _SCHEDULERS: dict[str, tuple[str, Callable[[], Scheduler[Any]]]] = {
     "allox": ("AlloX", lambda: Shares(AlloX())),
 }
 _FAIR = "max_min_fairness"
+#: Ablations of our scheduler, and two rules that go by the predicted time left: by name, what they
+#: are, the figure that must be worse than Shockwave's, and by what factor at least.
+_ABLATIONS: dict[str, tuple[Callable[[], Scheduler[Any]], str, float]] = {
+    "no makespan term": (lambda: Shockwave(pressure=0.0), "makespan", 1.2),
+    "window of one round": (lambda: Shockwave(window=1, period=1), "makespan", 1.0),
+    "present regime only": (lambda: PresentRegime(Shockwave()), "worst_rho", 1.0),
+    "shortest left first": (lambda: ByTimeLeft(longest=False), "makespan", 1.2),
+    "longest left first": (lambda: ByTimeLeft(longest=True), "worst_rho", 2.0),
+}
 #: Larger clusters: GPUs, jobs, seeds, and seeds with --quick.
 _LARGE = ((128, 460, 5, 2), (256, 900, 3, 1))
 _PRESSURES, _EXPONENTS = (1.0, 10.0, 100.0), (5.0, 12.0, 15.0)
@@ -82,7 +92,8 @@ class Figures:
 
 def run(case: Case) -> Figures:
     """Replay one case."""
-    _, make = _SCHEDULERS[case.scheduler]
+    found = _ABLATIONS.get(case.scheduler)
+    make = found[0] if found is not None else _SCHEDULERS[case.scheduler][1]
     scheduler = Shockwave(**dict(case.parameters)) if case.parameters else make()  # type: ignore[arg-type]
     done = replay(case.trace(), scheduler)
     rhos = tuple(sorted(done.rho.values()))
@@ -96,6 +107,7 @@ def rows(options: Options) -> Iterator[Row]:
     folder = options.folder(_FOLDER)
     yield from _published(options, folder)
     yield from _middle(options, folder)
+    yield from _ablations(options, folder)
     yield from _others(options, folder)
     for gpus, jobs, full, quick in _LARGE:
         yield from _large(options, gpus, jobs, quick if options.quick else full)
@@ -160,6 +172,29 @@ def _middle(options: Options, folder: Path | None) -> Iterator[Row]:
         "at least 1.27", speedup >= 1.27,
         f"max-min's worst rho {fair.worst_rho:.2f}, unfair {fair.unfair:.1%}",
     )  # fmt: skip
+
+
+def _ablations(options: Options, folder: Path | None) -> Iterator[Row]:
+    """What each part of the scheduler is for, on both recorded traces."""
+    for words, name in (("120 jobs, 32 GPUs", _SMALL), ("220 jobs, 64 GPUs", _MIDDLE)):
+        file = folder / name if folder is not None and _has(folder, name) else None
+        cases = [Case(one, file) for one in ("shockwave", *_ABLATIONS)] if file else []
+        found = list(options.map(run, cases, f"ablating on {words}")) if cases else []
+        ours = found.pop(0) if found else None
+        for one, (_, attribute, factor) in _ABLATIONS.items():
+            what = attribute.replace("_", " ")
+            target = f"above {factor:g} times ours"
+            if ours is None:
+                yield _missing(f"{words}, {one}: {what}", target)
+                continue
+            theirs = found.pop(0)
+            value, bound = float(getattr(theirs, attribute)), float(getattr(ours, attribute))
+            yield Row(
+                f"{words}, {one}: {what}", SYSTEM, None, value, target, value > factor * bound,
+                f"ours {bound:,.4g}; makespan {theirs.makespan:,.0f} s, worst rho "
+                f"{theirs.worst_rho:.2f}, unfair {theirs.unfair:.1%}, completion "
+                f"{theirs.mean_jct:,.0f} s",
+            )  # fmt: skip
 
 
 def _others(options: Options, folder: Path | None) -> Iterator[Row]:
