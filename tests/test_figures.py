@@ -9,12 +9,12 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
+
 from benchmarks import sweep
 from benchmarks.headlines import hermes_study, hypersched_runs, seer
 from benchmarks.headlines.job_traces import generate_trace
 from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import MaxMinFair
-
 from optuna_deadline.policies.shockwave import Shares, Shockwave
 
 pytestmark = pytest.mark.slow
