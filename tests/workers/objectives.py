@@ -165,6 +165,16 @@ def brief(trial: Any) -> float:
     return elastic(trial, seconds=0.15, last=6)
 
 
+def lasting(trial: Any) -> float:
+    """A step takes as long as the parameter says."""
+    return elastic(trial, seconds=0.02 + 0.2 * trial.suggest_float("x", 0.0, 1.0))
+
+
+def longer(trial: Any) -> float:
+    """Ends after half a minute on one slot."""
+    return elastic(trial, last=400)
+
+
 def plain(trial: Any) -> float:
     """A loop that knows nothing of segments: Optuna's own two questions and one of ours."""
     x = trial.suggest_float("x", 0.0, 1.0)
