@@ -1,4 +1,4 @@
-"""What each policy is for, seen in real processes: it preempts, closes its gate, plans an order."""
+"""What each policy is for, seen in real processes: preemptions, a closed gate, a planned order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from optuna.trial import TrialState
 from tables import table_of
 
-import optuna_deadline
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import ElasticWorker, agree
