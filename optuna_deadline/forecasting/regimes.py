@@ -41,6 +41,36 @@ class PaceChange(NamedTuple):
     factor: float  #: of the seconds of a step
 
 
+def seconds_between(
+    step: float, later: float, pace: float, changes: Sequence[tuple[float, float]] = ()
+) -> float:
+    """Seconds from one step to a later one, at a pace that changes on the way.
+
+    Args:
+        step: The first step.
+        later: The later one; 0 seconds if it is not later.
+        pace: Seconds of a step now.
+        changes: After which steps a step takes how many times as long as before.
+    """
+    seconds = 0.0
+    for change, factor in changes:
+        until = max(step, min(later, change))
+        seconds, step, pace = seconds + (until - step) * pace, until, pace * factor
+    return seconds + max(0.0, later - step) * pace
+
+
+def step_after(
+    seconds: float, step: float, pace: float, changes: Sequence[tuple[float, float]] = ()
+) -> float:
+    """The step that a trial reaches from another one in so many seconds; the inverse."""
+    for change, factor in changes:
+        needed = max(0.0, change - step) * pace
+        if seconds <= needed:
+            break
+        seconds, step, pace = seconds - needed, max(step, change), pace * factor
+    return step + seconds / pace
+
+
 class _Pace(NamedTuple):
     """The pace from one report to the next."""
 

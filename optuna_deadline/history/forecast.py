@@ -11,6 +11,7 @@ from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.forecasting.futures import best_by, limits_of, measures
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.regimes import seconds_between, step_after
 from optuna_deadline.forecasting.reporting import step_before_all, trained_steps
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, costs, measure
@@ -156,15 +157,19 @@ def _fan(
         return None
     a_step = measured.seconds[planned.number] / max(measured.speedup(slots), 1e-9)
     start = history.now if running else history.now + measured.overhead.startup
-    last = curve.steps[-1]
+    last, first = curve.steps[-1], first_step(history)
+    changes = [
+        (trained_steps(change.step, first), change.factor)
+        for change in measured.changes.get(planned.number, ())
+    ]
     until = history.deadline
     if planned.horizon is not None:
-        steps_left = trained_steps(planned.horizon, first_step(history)) - last
-        until = min(until, start + max(0.0, steps_left) * a_step)
+        end = trained_steps(planned.horizon, first)
+        until = min(until, start + seconds_between(last, end, a_step, changes))
     if until <= start or a_step <= 0:
         return None
     at = [start + (until - start) * i / _POINTS for i in range(_POINTS + 1)]
-    steps = [last + (instant - start) / a_step for instant in at]
+    steps = [step_after(instant - start, last, a_step, changes) for instant in at]
     look = [np.clip(model.quantiles(curve, step), *limits).tolist() for step in steps]
     if until < history.deadline:  # it keeps its value from then on
         at.append(history.deadline)

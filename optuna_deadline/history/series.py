@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow
+from optuna_deadline.forecasting.regimes import PaceChange
 from optuna_deadline.forecasting.throughput import (
     Overhead,
     SegmentPace,
@@ -242,11 +243,13 @@ class Measured:
         speedup: S(k).
         seconds: Of a step on one slot, by trial.
         overhead: Of a start and a stop.
+        changes: The changes of pace that a trial still comes to, as others did, by trial.
     """
 
     speedup: Speedup
     seconds: Mapping[int, float]
     overhead: Overhead
+    changes: Mapping[int, Sequence[PaceChange]] = field(default_factory=dict)
 
 
 def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -> Measured:
@@ -267,4 +270,9 @@ def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -
     )
     startups = [row.startup for row in segments if row.startup is not None]
     stops = [row.stop for row in segments if row.stop is not None]
-    return Measured(learned.speedup, learned.step_seconds, learn_overhead(startups, stops))
+    return Measured(
+        learned.speedup,
+        learned.step_seconds,
+        learn_overhead(startups, stops),
+        {number: learned.changes_ahead(number) for number in learned.step_seconds},
+    )

@@ -287,7 +287,7 @@ class SnapshotReader:
             horizon=self._reports.trained_steps(planned.horizon),
             step_seconds=self._throughputs.step_seconds.get(planned.number),
             changes_ahead=tuple(
-                (change.step + 1 - self._reports.first, change.factor)
+                (trained_steps(change.step, self._reports.first), change.factor)
                 for change in self._throughputs.changes_ahead(planned.number)
             ),
             batch=planned.batch,

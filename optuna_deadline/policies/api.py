@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from optuna_deadline.forecasting.regimes import seconds_between
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies.curve import NO_REPORTS, ReportCurve
 from optuna_deadline.policies.curve import WORST as WORST
@@ -122,11 +123,7 @@ class TrialView:
         pace = self.step_seconds or pace
         if pace is None:
             return None
-        seconds, at = 0.0, float(self.step)
-        for change, factor in self.changes_ahead:
-            until = max(at, min(step, change))
-            seconds, at, pace = seconds + (until - at) * pace, until, pace * factor
-        return seconds + max(0.0, step - at) * pace
+        return seconds_between(self.step, step, pace, self.changes_ahead)
 
     @property
     def alive(self) -> bool:

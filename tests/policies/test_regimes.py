@@ -7,9 +7,19 @@ import random
 from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from optuna_deadline.forecasting.regimes import TrialRegimes, changes_ahead, learn_schedule
+from optuna_deadline.allocation.records import ReportRow, SegmentRow
+from optuna_deadline.forecasting.regimes import (
+    TrialRegimes,
+    changes_ahead,
+    learn_schedule,
+    seconds_between,
+    step_after,
+)
 from optuna_deadline.forecasting.throughput import SegmentPace, Throughputs
+from optuna_deadline.history.series import measure
 from optuna_deadline.policies.api import Report, TrialView
 
 EPOCHS = 60
@@ -223,3 +233,29 @@ def test_one_report_after_a_change_that_others_have_shown_the_remaining_time_is_
         assert view.seconds_to(EPOCHS) == pytest.approx(left, rel=0.05)
     assert TrialView(0, "ready").seconds_to(9) is None
     assert TrialView(0, "ready").seconds_to(9, 2.0) == 18.0
+
+
+_CHANGES = st.lists(st.tuples(st.floats(0, 100), st.floats(0.2, 5.0)), max_size=3).map(sorted)
+
+
+@given(step=st.floats(0, 100), more=st.floats(0, 100), pace=st.floats(0.1, 10), changes=_CHANGES)
+def test_the_step_after_some_seconds_is_the_inverse_of_the_seconds_to_a_step(
+    step: float, more: float, pace: float, changes: list[tuple[float, float]]
+) -> None:
+    seconds = seconds_between(step, step + more, pace, changes)
+    assert step_after(seconds, step, pace, changes) == pytest.approx(step + more)
+    assert seconds_between(step + more, step, pace) == 0.0
+
+
+def test_a_forecast_knows_the_change_that_others_have_shown() -> None:
+    rows = [
+        ReportRow(0, number, step, 0.5, 1, 8.0 * min(step, 12) + 4.0 * max(0, step - 12), 0.0)
+        for number in range(4)
+        for step in range(1, 31 if number else 6)
+    ]
+    segments = [
+        SegmentRow(n, 1, 1, 0.0, position_from=0.0, position_to=5.0, trained=40.0)
+        for n in range(4)
+    ]
+    measured = measure(segments, rows)
+    assert measured.changes[0] == (pytest.approx((12, 0.5)),) and not measured.changes[1]
