@@ -178,8 +178,10 @@ class ShockwaveStudy(TimeShared):
 
 
 def _size(snapshot: Snapshot, job: _Job, gang: int) -> int:
-    """A running trial grows if it has trained for a while and the restart pays; none shrinks."""
-    if job.trial is None or not job.slots:
+    """A new trial starts on one slot, a running one grows if that pays, and none shrinks."""
+    if job.trial is None:
+        return 1
+    if not job.slots:
         return gang
     rest = _REST * snapshot.overhead.total
     kept = min(job.slots, snapshot.capacity, snapshot.largest_gang)
