@@ -88,6 +88,7 @@ def digests(policy: str, seed: int) -> dict[str, str]:
 def test_a_policy_decides_as_recorded(policy: str, seed: int) -> None:
     recorded = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
     if os.environ.get("OPTUNA_DEADLINE_RECORD"):
+        assert "PYTEST_XDIST_WORKER" not in os.environ, "two processes would write one file"
         recorded["versions"] = VERSIONS
         for setting, found in digests(policy, seed).items():
             recorded.setdefault(policy, {}).setdefault(setting, [""] * 3)[seed] = found
