@@ -244,12 +244,14 @@ class Measured:
         seconds: Of a step on one slot, by trial.
         overhead: Of a start and a stop.
         changes: The changes of pace that a trial still comes to, as others did, by trial.
+        schedule: Those that a new trial comes to.
     """
 
     speedup: Speedup
     seconds: Mapping[int, float]
     overhead: Overhead
     changes: Mapping[int, Sequence[PaceChange]] = field(default_factory=dict)
+    schedule: Sequence[PaceChange] = ()
 
 
 def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -> Measured:
@@ -275,4 +277,5 @@ def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -
         learned.step_seconds,
         learn_overhead(startups, stops),
         {number: learned.changes_ahead(number) for number in learned.step_seconds},
+        learned.schedule,
     )

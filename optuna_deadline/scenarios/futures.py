@@ -244,17 +244,22 @@ class Draws:
         like = rng.choice(np.array(present.sources), first + NEWCOMERS).tolist()
         curves: list[tuple[float, ...]] = []
         seconds: list[float] = []
+        to_reports: list[tuple[float, ...]] = []
         for trial in range(first + NEWCOMERS):
             planned = planned_rows.get(trial)
             if trial < first and (planned is None or not planned.alive):
                 curves.append((0.0,))  # it has ended and is not trained again
                 seconds.append(present.usual_seconds)
+                to_reports.append((present.usual_seconds,))
                 continue
             source = trial if trial in present.curves else like[trial]
             curves.append(self._future(source).draw(places[trial]))
             seconds.append(present.step_seconds(trial if trial < first else source))
-        name = present.history.name
-        return Rest(name, tuple(curves), tuple(seconds), every=present.every, first=first)
+            to_reports.append(present.report_seconds(source, new=trial != source))
+        return Rest(
+            present.history.name, tuple(curves), tuple(seconds), every=present.every, first=first,
+            report_seconds=tuple(to_reports) if present.measured.schedule else (),
+        )  # fmt: skip
 
     def _look_ahead(self, number: int) -> Future:
         present = self._present

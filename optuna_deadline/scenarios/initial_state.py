@@ -13,6 +13,7 @@ from statistics import median
 from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
+from optuna_deadline.forecasting.regimes import seconds_between
 from optuna_deadline.forecasting.reporting import trained_steps
 from optuna_deadline.history.forecast import first_step, known_curves
 from optuna_deadline.history.records import History
@@ -93,6 +94,23 @@ class InitialState:
     def step_seconds(self, number: int) -> float:
         """Seconds of a step of one trial on one slot."""
         return max(1e-9, self.measured.seconds.get(number, self.usual_seconds))
+
+    def report_seconds(self, number: int, new: bool) -> tuple[float, ...]:
+        """Seconds of one slot to each report of a trial, or of a new one like it.
+
+        Empty if no change of pace is known. Until now, a trial's steps count as its present ones.
+        """
+        schedule, pace = self.measured.schedule, self.step_seconds(number)
+        if not schedule:
+            return ()
+        changes = self.measured.changes.get(number, ())
+        if new:  # it begins as its model began
+            pace /= math.prod(factor for _, factor in schedule[: len(schedule) - len(changes)])
+            changes = schedule
+        ahead = [(change.step + self.shift, change.factor) for change in changes]
+        steps = [0.0, *self.reports(number)]
+        to_each = [seconds_between(0.0, step, pace, ahead) for step in steps]
+        return tuple(after - before for before, after in pairwise(to_each))
 
     @cached_property
     def planned_rows(self) -> dict[int, PlannedTrial]:

@@ -10,6 +10,7 @@ import pytest
 from histories import Recipe
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.regimes import PaceChange
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import costs
@@ -75,6 +76,23 @@ def test_more_money_is_spent_and_not_more_than_there_is() -> None:
     assert answer.changed is not None and answer.changed.spent is not None
     assert answer.as_it_is.spent is not None
     assert answer.as_it_is.spent < answer.changed.spent <= history.budget.amount + more
+
+
+def test_trials_come_to_the_change_of_pace_that_others_have_shown() -> None:
+    """An old trial is beyond it, a young one comes to it, and a new one begins as they began."""
+    plain = InitialState.of(RECIPES[0].make())
+    assert not Draws(plain).draw(0).report_seconds
+    old, young = plain.sources[:2]
+    change = PaceChange(plain.reports(young)[3] - plain.shift, 0.5)
+    schedule = replace(plain.measured, schedule=(change,), changes={old: (), young: (change,)})
+    present = replace(plain, measured=schedule)
+    rest = Draws(present).draw(0)
+    now = present.step_seconds(old) * present.every
+    assert rest.report_seconds[old] == pytest.approx([now] * len(rest.curves[old]))
+    ahead = present.step_seconds(young) * present.every
+    assert rest.report_seconds[young][2:6] == pytest.approx((ahead, ahead, ahead / 2, ahead / 2))
+    new = present.report_seconds(old, new=True)
+    assert new[2:6] == pytest.approx((2 * now, 2 * now, now, now))
 
 
 def test_what_steps_are_called_changes_nothing() -> None:
