@@ -14,6 +14,8 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 from optuna_deadline.directives import KEEP, Directive
 from optuna_deadline.errors import at_most
 
+MAX_REGIME = 40  #: characters of the name of a regime
+
 _logger = logging.getLogger("optuna_deadline")
 
 

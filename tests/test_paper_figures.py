@@ -1,7 +1,7 @@
 """One figure of each paper's system, small and with fixed seeds: what a change of it would move.
 
-The figures follow from the code alone, so they hold to 1 % on every machine. Whoever changes a
-policy on purpose runs ``python -m benchmarks.headlines`` and states the new figure here.
+The figures follow from the code alone, so they hold to 1 % on every machine. After an intended
+change of a policy, run ``python -m benchmarks.headlines`` and state the new figure here.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from optuna_deadline.segments import MAX_REGIME
+
 _NODES = 100  # of a graph, from the loss on
 
 
@@ -21,7 +23,7 @@ def regime_name(loaders: Iterable[Any], accumulated: int = 1, precision: str = "
     sizes = [getattr(loader, "batch_size", None) for loader in loaders]
     batch = "+".join(str(size) for size in sizes if isinstance(size, int))
     times = f" x {accumulated}" if accumulated > 1 else ""
-    return ", ".join(filter(None, [f"batch {batch or '?'}{times}", precision]))[:40]
+    return ", ".join(filter(None, [f"batch {batch or '?'}{times}", precision]))[:MAX_REGIME]
 
 
 def precision_of(loss: torch.Tensor) -> str:

@@ -41,6 +41,11 @@ class PaceChange(NamedTuple):
     factor: float  #: of the seconds of a step
 
 
+def shifted(changes: Sequence[PaceChange], steps: int) -> Sequence[PaceChange]:
+    """Changes by trained steps, where those of the study count from elsewhere."""
+    return tuple(PaceChange(change.step + steps, change.factor) for change in changes)
+
+
 def seconds_between(
     step: float, later: float, pace: float, changes: Sequence[tuple[float, float]] = ()
 ) -> float:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
 from statistics import fmean, median, median_low
-from typing import TypeVar
 
 from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
 
@@ -128,10 +127,7 @@ def known_startup(paces: Sequence[ReportPace]) -> float | None:
     return median_low(known) if known else None
 
 
-Step = TypeVar("Step", int, float)
-
-
-def trained_steps(step: Step, first: int) -> Step:
+def trained_steps(step: int, first: int) -> int:
     """The steps that a trial has trained when it reports a step.
 
     Args:

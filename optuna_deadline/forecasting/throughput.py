@@ -15,6 +15,7 @@ from optuna_deadline.forecasting.regimes import (
     TrialRegimes,
     changes_ahead,
     learn_schedule,
+    shifted,
 )
 
 #: Before any measurement, a gang of k is assumed to be k ** 0.9 times as fast (our choice:
@@ -162,9 +163,9 @@ class Throughputs:
         if regimes.changes:
             self._fresh.add(number)
 
-    def changes_ahead(self, number: int) -> Sequence[PaceChange]:
-        """The changes of regime that a trial still comes to, as others did."""
-        return changes_ahead(self._regimes.get(number), self.schedule)
+    def changes_ahead(self, number: int, shift: int = 0) -> Sequence[PaceChange]:
+        """The changes of regime that a trial still comes to, as others did, in shifted steps."""
+        return shifted(changes_ahead(self._regimes.get(number), self.schedule), shift)
 
     def learn(self) -> set[int]:
         """Update both; returns the trials with a new pace."""

@@ -11,7 +11,7 @@ from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.forecasting.futures import best_by, limits_of, measures
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
-from optuna_deadline.forecasting.regimes import seconds_between, step_after
+from optuna_deadline.forecasting.regimes import seconds_between, shifted, step_after
 from optuna_deadline.forecasting.reporting import step_before_all, trained_steps
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, costs, measure
@@ -158,10 +158,7 @@ def _fan(
     a_step = measured.seconds[planned.number] / max(measured.speedup(slots), 1e-9)
     start = history.now if running else history.now + measured.overhead.startup
     last, first = curve.steps[-1], first_step(history)
-    changes = [
-        (trained_steps(change.step, first), change.factor)
-        for change in measured.changes.get(planned.number, ())
-    ]
+    changes = shifted(measured.changes.get(planned.number, ()), trained_steps(0, first))
     until = history.deadline
     if planned.horizon is not None:
         end = trained_steps(planned.horizon, first)

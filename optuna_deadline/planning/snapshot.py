@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from operator import attrgetter
@@ -12,7 +12,6 @@ from operator import attrgetter
 from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.forecasting.regimes import PaceChange
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
@@ -140,7 +139,6 @@ class SnapshotReader:
         self._priced = Speedup()
         self._slot_seconds_done = 0.0
         self._throughputs = Throughputs()
-        self._schedule: Sequence[PaceChange] = ()
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._stale = set[int]()  # trials whose views are older than what was read
@@ -166,11 +164,11 @@ class SnapshotReader:
         planned_rows = self._following.unreported
         ended = [planned for planned in planned_rows.values() if not planned.alive]
         self.best_reports.take(news.reports)
-        first = self._reports.first
+        first, schedule = self._reports.first, self._throughputs.schedule
         self._stale |= self._reports.take(news.reports)
         for row in news.reports:
             self._throughputs.take_report(row.number, row.step, row.trained, row.slots, row.regime)
-        if self._reports.first != first:
+        if (self._reports.first, self._throughputs.schedule) != (first, schedule):
             self._stale |= self._following.trials.keys()
         self._stale |= self._take_segments(news.segments)
         self._take_trials(news.trials)
@@ -234,11 +232,7 @@ class SnapshotReader:
                 self._throughputs.take(row.fence, pace)
         if costs_changed:
             self._overhead = learn_overhead(self._startups.newest(), self._stops.newest())
-        began |= self._throughputs.learn()
-        if self._throughputs.schedule != self._schedule:
-            self._schedule = self._throughputs.schedule
-            return set(self._following.trials)
-        return began
+        return began | self._throughputs.learn()
 
     def _take_trials(self, rows: list[PlannedTrial]) -> None:
         if not rows:
@@ -286,9 +280,8 @@ class SnapshotReader:
             changed=planned.since,
             horizon=self._reports.trained_steps(planned.horizon),
             step_seconds=self._throughputs.step_seconds.get(planned.number),
-            changes_ahead=tuple(
-                (trained_steps(change.step, self._reports.first), change.factor)
-                for change in self._throughputs.changes_ahead(planned.number)
+            changes_ahead=self._throughputs.changes_ahead(
+                planned.number, trained_steps(0, self._reports.first)
             ),
             batch=planned.batch,
             slot_limit=planned.slot_limit,

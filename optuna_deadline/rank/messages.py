@@ -20,13 +20,13 @@ from optuna.distributions import BaseDistribution, distribution_to_json, json_to
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.segments import MAX_REGIME
 
 #: Bytes of a message: a worker holds it in memory and writes it to the database.
 MAX_MESSAGE = 4 << 20
 
 #: Optuna's tables and those of this package keep a step in 32 bits.
 MAX_STEP = 2**31 - 1
-MAX_REGIME = 40  # characters
 
 _TRIAL = (
     "number", "state", "values", "datetime_start", "datetime_complete", "params",

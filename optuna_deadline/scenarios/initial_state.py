@@ -13,7 +13,7 @@ from statistics import median
 from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
-from optuna_deadline.forecasting.regimes import seconds_between
+from optuna_deadline.forecasting.regimes import seconds_between, shifted
 from optuna_deadline.forecasting.reporting import trained_steps
 from optuna_deadline.history.forecast import first_step, known_curves
 from optuna_deadline.history.records import History
@@ -107,7 +107,7 @@ class InitialState:
         if new:  # it begins as its model began
             pace /= math.prod(factor for _, factor in schedule[: len(schedule) - len(changes)])
             changes = schedule
-        ahead = [(change.step + self.shift, change.factor) for change in changes]
+        ahead = shifted(changes, self.shift)
         steps = [0.0, *self.reports(number)]
         to_each = [seconds_between(0.0, step, pace, ahead) for step in steps]
         return tuple(after - before for before, after in pairwise(to_each))

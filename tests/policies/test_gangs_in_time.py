@@ -1,4 +1,4 @@
-"""The gangs of trainings that all must end: when they can end together, and who has to grow."""
+"""The gangs of trainings that all must end: when they can end together, and which have to grow."""
 
 from __future__ import annotations
 

@@ -141,6 +141,12 @@ def test_lost_after_the_last_report(tmp_path: Path) -> None:
     assert seen["steps"] == []
 
 
+def played(segment: PlayedSegment) -> PlayedTrial:
+    trial = PlayedTrial(segment)
+    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    return trial
+
+
 def small(trial: Any, **options: Any) -> tuple[ElasticLoop, torch.optim.Optimizer, Any]:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=trial.suggest_float("lr", 0.01, 0.1))
@@ -244,8 +250,7 @@ def test_plain_optuna_ends_in_time_with_a_value() -> None:
 
 def test_a_break_keeps_the_best(tmp_path: Path) -> None:
     segment = PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0)
-    trial = PlayedTrial(segment)
-    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    trial = played(segment)
     loop, optimizer, loader = small(trial)
     for _ in loop.epochs():
         descend(loop, optimizer, loader)
@@ -255,16 +260,13 @@ def test_a_break_keeps_the_best(tmp_path: Path) -> None:
     [published] = segment.published
     assert published["value"] == 0.75 and published["step"] == 0
     segment.resume = Path(published["path"])
-    resumed = PlayedTrial(segment)
-    resumed.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
-    again, _, _ = small(resumed)
+    again, _, _ = small(played(segment))
     assert list(again.epochs()) == [] and again.result() == 0.75
 
 
 def test_each_report_names_the_batch_and_the_precision(tmp_path: Path) -> None:
     segment = PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0)
-    trial = PlayedTrial(segment)
-    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    trial = played(segment)
     loop, optimizer, loader = small(trial)
     for epoch in loop.epochs():
         descend(
@@ -332,8 +334,7 @@ def test_a_state_that_would_not_load_is_told_when_it_is_saved(tmp_path: Path) ->
         def load_state_dict(self, state: Any) -> None: ...
 
     segment = PlayedSegment(replace(PLAN, folder=str(tmp_path), leave_at=0), 0)
-    trial = PlayedTrial(segment)
-    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    trial = played(segment)
     loop, optimizer, loader = small(trial, strange=Strange())
     with pytest.raises(DeadlineError, match="not a tensor, a number"):
         for _ in loop.epochs():
@@ -350,8 +351,7 @@ def test_a_stream_is_read_again_up_to_its_place(tmp_path: Path) -> None:
     read: list[float] = []
     for fence in range(1, 4):
         segment.fence = fence
-        trial = PlayedTrial(segment)
-        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        trial = played(segment)
         loop, optimizer, _ = small(trial)
         with pytest.raises(SegmentEnd):
             for _ in loop.epochs():
@@ -365,8 +365,7 @@ def test_a_stream_is_read_again_up_to_its_place(tmp_path: Path) -> None:
 
 def test_another_order_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
     def train(loader: DataLoader[Any]) -> None:
-        trial = PlayedTrial(segment)
-        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        trial = played(segment)
         loop, optimizer, _ = small(trial)
         for _ in loop.epochs():
             descend(loop, optimizer, loader)
@@ -398,8 +397,7 @@ def test_a_sampler_with_a_state_of_its_own_is_refused_under_a_worker_only(tmp_pa
             return iter([[(self.count + i) % 8] for i in range(8)])
 
     loader = DataLoader(TensorDataset(torch.randn(8, 2)), batch_sampler=Once())  # type: ignore[arg-type]
-    trial = PlayedTrial(PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0))
-    trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+    trial = played(PlayedSegment(replace(PLAN, folder=str(tmp_path)), 0))
     loop, optimizer, _ = small(trial)
     with pytest.raises(DeadlineError, match="loader's Once draws another order"):
         for _ in loop.epochs():
@@ -430,8 +428,7 @@ def test_a_loader_of_its_own_for_each_epoch_goes_on(tmp_path: Path) -> None:
     sizes: list[int] = []
     for fence in range(1, 30):
         segment.fence = fence
-        trial = PlayedTrial(segment)
-        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        trial = played(segment)
         loop, optimizer, _ = small(trial)
         try:
             for epoch in loop.epochs():
@@ -472,8 +469,7 @@ def test_a_loader_with_a_state_goes_on_at_its_place_and_begins_each_epoch_anew(
     read: list[tuple[int, float]] = []
     for fence in range(1, 9):
         segment.fence = fence
-        trial = PlayedTrial(segment)
-        trial.suggest_float = lambda *_: 0.1  # type: ignore[attr-defined]
+        trial = played(segment)
         loop, optimizer, _ = small(trial)
         loader = Stateful()
         with pytest.raises(SegmentEnd):

@@ -24,7 +24,7 @@ from optuna_deadline.policies.baselines.time_sharing import TimeShared, step_sec
 from optuna_deadline.policies.shockwave.accounting import weight_of
 from optuna_deadline.policies.shockwave.gangs import gangs_in_time
 from optuna_deadline.policies.shockwave.program import Array, Programme, by_gain
-from optuna_deadline.policies.shockwave.scheduler import order
+from optuna_deadline.policies.shockwave.scheduler import check_weights, order
 
 #: Steps assumed for a whole training until a trial reports its length.
 _UNKNOWN = 100
@@ -74,11 +74,7 @@ class ShockwaveStudy(TimeShared):
         super().__post_init__()
         if not isinstance(self.window, int) or self.window < 1:
             raise DeadlineError(f"window must be 1 turn or more, but got {self.window!r}.")
-        if min(self.pressure, self.exponent) < 0 or self.overdue <= 1:
-            raise DeadlineError(
-                "pressure and exponent must not be negative and overdue must be above 1, but got "
-                f"{self.pressure!r}, {self.exponent!r} and {self.overdue!r}."
-            )
+        check_weights(self.pressure, self.exponent, self.overdue)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """One plan for the whole study."""
@@ -148,14 +144,8 @@ class ShockwaveStudy(TimeShared):
         present = max(1.0, len(jobs) / snapshot.capacity)
         waited = snapshot.now - snapshot.started
         shortest = min(job.whole for job in jobs)  # a trial that is not open may be as short
-        return np.array(
-            [
-                (waited + job.left * present) / (job.whole * everyone)
-                if job.trial is not None
-                else (waited + shortest * present) / (shortest * everyone)
-                for job in jobs
-            ]
-        )
+        pairs = [(job.left, job.whole) if job.trial else (shortest, shortest) for job in jobs]
+        return np.array([(waited + left * present) / (whole * everyone) for left, whole in pairs])
 
     def _programme(
         self, snapshot: Snapshot, jobs: Iterable[_Job], works: Array, gangs: Array, rho: Array

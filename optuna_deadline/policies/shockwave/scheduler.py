@@ -66,6 +66,19 @@ def order(programme: Programme, counts: Counts, ran: NDArray[np.bool_]) -> list[
     return window
 
 
+def check_weights(pressure: float, exponent: float, overdue: float) -> None:
+    """Check what weighs the market's terms.
+
+    Raises:
+        DeadlineError: One of them is invalid.
+    """
+    if min(pressure, exponent) < 0 or overdue <= 1:
+        raise DeadlineError(
+            "pressure and exponent must not be negative and overdue must be above 1, but got "
+            f"{pressure!r}, {exponent!r} and {overdue!r}."
+        )
+
+
 @dataclass(frozen=True)
 class Window:
     """A plan for the next rounds, and what fairness remembers. Passed back in each round."""
@@ -108,11 +121,7 @@ class Shockwave:
                 "period must be from 1 to window rounds, but got "
                 f"period={self.period!r} and window={self.window!r}."
             )
-        if min(self.pressure, self.exponent) < 0 or self.overdue <= 1:
-            raise DeadlineError(
-                "pressure and exponent must not be negative and overdue must be above 1, but got "
-                f"{self!r}."
-            )
+        check_weights(self.pressure, self.exponent, self.overdue)
 
     def schedule(self, market: Market, memory: Window | None) -> Round[Window]:
         """The jobs of one round: by the window in hand, or a new one."""
