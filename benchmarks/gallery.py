@@ -54,9 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _train(study: optuna.Study, seconds: float, folder: Path) -> None:
     price = 0.9
     optuna_deadline.run(
-        study, OBJECTIVE, cpus=SLOTS, deadline=f"{seconds}s", reduction_factor=3,
-        budget=SLOTS * seconds * price / 3600, price=price, checkpoints=folder, publish=False,
-    )  # fmt: skip
+        study,
+        OBJECTIVE,
+        cpus=SLOTS,
+        deadline=f"{seconds}s",
+        budget=SLOTS * seconds * price / 3600,
+        price=price,
+        checkpoints=folder,
+        policy="adaptive_halving:reduction_factor=3",
+        worker=optuna_deadline.WorkerOptions(dashboard=False),
+    )
 
 
 def draw(study: optuna.Study, folder: Path) -> None:

@@ -27,6 +27,7 @@ from benchmarks.headlines.hermes_study import CONFIGURATIONS, EPOCHS, SLOTS, TAR
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 EPOCH = 0.15  # seconds
 POLICIES = ("fifo", "hermes")
@@ -60,7 +61,7 @@ def seconds_to_target(policy: str, good: int, seed: int, folder: Path) -> float:
     study = optuna.create_study(study_name="study", storage=url, direction="maximize")
     for configuration in range(CONFIGURATIONS):
         study.enqueue_trial({"configuration": configuration})
-    agree(study, "1h", policy, {"max_resource": EPOCHS, "most_trials": CONFIGURATIONS})
+    agree(study, "1h", Given(policy, {"max_resource": EPOCHS, "n_trials": CONFIGURATIONS}))
     table = AllocationTable(open_table(study), "study", study._study_id)
     command = [
         str(Path(sys.executable).with_name("optuna-deadline")), "worker", f"{__file__}:train",

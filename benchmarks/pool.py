@@ -27,7 +27,7 @@ from optuna_deadline.simulation.cluster import Cluster
 from optuna_deadline.simulation.pool import PoolSimulation, PoolStudy
 from optuna_deadline.simulation.workload import Workload, generate
 
-DIVIDERS = ("even", "purse")  #: the first is the reference
+DIVIDERS = ("even", "fair")  #: the first is the reference
 TRAINING = 3000.0  #: seconds of a whole training on one slot
 STEPS = 27  #: reports of a training
 FAMILIES = ("power-law", "climbing", "crossing")
@@ -85,7 +85,7 @@ def draw_trace(kind: str, seed: int, studies: int = 8) -> list[Drawn]:
 
 
 def _search() -> Policy:
-    return make_policy("adaptive_halving", {"max_resource": STEPS, "most_trials": _MOST})
+    return make_policy("adaptive_halving", {"max_resource": STEPS, "n_trials": _MOST})
 
 
 def _work(rng: random.Random, now: float, dated: bool, weight: float) -> Drawn:
@@ -95,7 +95,7 @@ def _work(rng: random.Random, now: float, dated: bool, weight: float) -> Drawn:
     workload = Workload("work", (curve,) * tasks, tuple(second / STEPS for second in seconds))
     least = max(max(seconds), sum(seconds) / CLUSTER.capacity)
     deadline = now + least * rng.uniform(1.3, 5.0) if dated else math.inf
-    policy = partial(make_policy, "fifo", {"most_trials": tasks})
+    policy = partial(make_policy, "fifo", {"n_trials": tasks})
     return Drawn(PoolStudy(workload, policy, now, deadline, weight), tasks)
 
 

@@ -25,6 +25,7 @@ from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 _STEP = 0.25  # seconds
 #: By study: policy, deadline, trainings that have to be done, steps of a training.
@@ -66,12 +67,12 @@ def run(url: str, divider: str, folder: Path) -> list[tuple[str, float, float | 
     tables, workers = {}, []
     for name, (policy, deadline, trials, steps) in STUDIES.items():
         study = optuna.create_study(study_name=name, storage=url, direction="maximize")
-        agree(study, deadline, policy, {"max_resource": steps + 1, "most_trials": trials})
+        agree(study, deadline, Given(policy, {"max_resource": steps + 1, "n_trials": trials}))
         tables[name] = AllocationTable(open_table(study), "lab", study._study_id)
         command = [
             str(Path(sys.executable).with_name("optuna-deadline")), "worker", f"{__file__}:train",
             "--study", name, "--storage", url, "--cpus", "4", "--oversubscribe",
-            "--pool", "lab", "--divider", divider, "--checkpoints", str(folder),
+            "--pool", "lab", "--sharing", divider, "--checkpoints", str(folder),
         ]  # fmt: skip
         log = (folder / f"{name}.log").open("w")
         environment = {**os.environ, "POOL_STEPS": str(steps)}
@@ -98,7 +99,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     table = Table("divider", "study", "slot-seconds", "ended after", "complete trials")
     with EmbeddedPostgres() as server:
-        for divider in ("even", "purse"):
+        for divider in ("even", "fair"):
             with tempfile.TemporaryDirectory() as folder:
                 for name, used, ended, complete in run(
                     server.create_database(divider), divider, Path(folder)

@@ -113,7 +113,7 @@ class Case:
         workload = draw_sweep(self.kind, self.seed, self.data)
         works = [sum(row) for row in workload.report_seconds]
         name, parameters = POLICIES[self.policy]
-        policy = make_policy(name, {"max_resource": STEPS, "most_trials": TRAININGS, **parameters})
+        policy = make_policy(name, {"max_resource": STEPS, "n_trials": TRAININGS, **parameters})
         deadline = 10 * (sum(works) / CLUSTER.capacity + max(works))
         simulation = Simulation(policy, workload, CLUSTER, deadline=deadline)
         outcome = simulation.run()

@@ -33,10 +33,9 @@ if __name__ == "__main__":
         objective,
         cpus=SLOTS,
         deadline=args.deadline,
-        policy="seer",
-        max_resource=EPOCHS,
         budget=budget,
         price=price,
+        policy=f"seer:max_resource={EPOCHS}",
     )
     print(f"Spent {result.spent:.5f} of {budget:.5f} USD on {len(study.trials)} trials.")
     print(f"Ended {-result.overshoot:.1f} s before the deadline.")

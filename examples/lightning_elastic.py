@@ -47,11 +47,7 @@ if __name__ == "__main__":
 
     study = optuna.create_study(direction="maximize", storage=args.storage)
     result = optuna_deadline.run(
-        study,
-        objective,
-        cpus=None if args.gpus else 2,
-        gpus=args.gpus,
-        deadline=args.deadline,
+        study, objective, cpus=None if args.gpus else 2, gpus=args.gpus, deadline=args.deadline
     )
     print(f"{len(study.trials)} trials; ended {-result.overshoot:.1f} s before the deadline.")
     if not result.checkpoint_ok:

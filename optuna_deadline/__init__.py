@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from optuna_deadline._out_of_time import out_of_time, time_left
     from optuna_deadline.callbacks import DeadlineGate
-    from optuna_deadline.elastic import Result, run
+    from optuna_deadline.elastic import Result, extend, run
+    from optuna_deadline.options import WorkerOptions
     from optuna_deadline.pruners import DeadlinePruner, deadline_report
     from optuna_deadline.samplers import DeadlineSampler
     from optuna_deadline.scenarios.api import forecast, what_if
@@ -33,6 +34,8 @@ else:
         "DeadlineGate": "callbacks",
         "Result": "elastic",
         "run": "elastic",
+        "extend": "elastic",
+        "WorkerOptions": "options",
         "DeadlinePruner": "pruners",
         "deadline_report": "pruners",
         "DeadlineSampler": "samplers",
@@ -70,6 +73,8 @@ __all__ = [
     "out_of_time",
     "time_left",
     "run",
+    "extend",
+    "WorkerOptions",
     "Segment",
     "SegmentEnd",
     "segment",

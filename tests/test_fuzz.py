@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.simulation import tables
-from optuna_deadline.study.policy_choice import parse_settings
+from optuna_deadline.study.policy_choice import parse_call
 from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.values.deadlines import parse_deadline, parse_duration
 from optuna_deadline.values.prices import make_prices, read_prices
@@ -33,7 +33,7 @@ def test_a_text_is_a_value_or_is_refused_in_words(text: str) -> None:
     for read in (
         parse_deadline, make_prices, lambda text: parse_duration(text, "--ttl"),
         lambda text: make_budget(text, "1usd"), lambda text: make_budget("1usd", text),
-        lambda text: parse_settings([text]),
+        lambda text: parse_call(f"fifo:{text}", "policy"),
     ):  # fmt: skip
         with suppress(DeadlineError):
             read(text)  # type: ignore[operator]

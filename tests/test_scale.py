@@ -95,6 +95,6 @@ def test_the_leaders_work_grows_with_the_pool_and_no_faster() -> None:
         leader = PoolLeader(made.tables[1], divider, made.planner_of(1), lambda: made.now)
         return instructions(leader.tick)
 
-    for divider in ("even", "purse"):
+    for divider in ("even", "fair"):
         small, large = (work(Size(hosts, studies=hosts // 4), divider) for hosts in (16, 64))
         assert large < 5 * small, divider

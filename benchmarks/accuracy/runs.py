@@ -100,7 +100,7 @@ class Case:
         elif name in PEERS:
             policy = OptunaPruner(PEERS[name](workload.steps), self.seed, len(workload.curves))
         else:
-            resources = {"max_resource": workload.steps, "most_trials": len(workload.curves)}
+            resources = {"max_resource": workload.steps, "n_trials": len(workload.curves)}
             policy = make_policy(POLICIES[name], resources)
         search = None
         if sampler:

@@ -64,7 +64,7 @@ class TableSearch:
             self._sampler = DeadlineSampler(
                 self._sampler,
                 look=lambda *_: self._situation,
-                earlier=[self._study(world) for world in earlier],
+                warm_start_from=[self._study(world) for world in earlier],
             )
         self._situation = Situation(math.inf, None, {})
 

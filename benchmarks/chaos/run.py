@@ -21,6 +21,7 @@ from benchmarks.chaos.usage import in_use_after, read_uses
 from benchmarks.chaos.worker import GRACE, TTL, Place, step_sqlite
 from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 #: The studies and the CPU slots of each of their workers, which share a pool: one study starts
 #: many trials, the other soon trains gangs.
@@ -113,7 +114,7 @@ def _create_studies(url: str, seconds: float) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for name, parameters in PARAMETERS.items():
         study = optuna.create_study(study_name=name, storage=url, direction="maximize")
-        agree(study, f"{seconds}s", None, parameters)
+        agree(study, f"{seconds}s", Given(None, parameters))
 
 
 def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float) -> Faults:

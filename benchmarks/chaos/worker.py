@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.cli.app import in_one_sentence, set_up_logging
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
 
 TTL = 3.0
 GRACE = 1.5
@@ -68,10 +69,19 @@ def work(place: Place, log: Path) -> None:
             study_name=place.study, storage=place.url, sampler=optuna.samplers.RandomSampler()
         )
         worker = ElasticWorker(
-            study, f"{OBJECTIVE}:train", agree(study, None, None, {}),
-            cpus=place.cpus, pool=POOL, checkpoints=place.checkpoints,
-            ttl=TTL, grace=GRACE, park=2, across_hosts=True,
-        )  # fmt: skip
+            study,
+            f"{OBJECTIVE}:train",
+            agree(study, None),
+            WorkerOptions(
+                cpus=place.cpus,
+                pool=POOL,
+                checkpoints=place.checkpoints,
+                keep_warm=2,
+                multi_node=True,
+            ),
+            ttl=TTL,
+            grace=GRACE,
+        )
         settled = worker.run().settled
     sys.exit(0 if settled else 130)
 

@@ -83,11 +83,16 @@ def measure(folder: Path, *, gpus: list[int], cpus: int, seconds: float) -> list
     slots: Any = {"gpu_ids": gpus[:2]} if gpus else {"cpus": cpus}
     most = min(len(gpus) or cpus, 2)
     if most == 1:
-        slots |= {"policy_parameters": {"most_trials": 2, "quantum": 1.0}}
+        slots |= {"policy_parameters": {"n_trials": 2, "quantum": 1.0}}
     optuna_deadline.run(
-        study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=folder,
-        policy=resizing if most > 1 else "round_robin", publish=False, **slots,
-    )  # fmt: skip
+        study,
+        f"{__file__}:objective",
+        deadline=f"{seconds:g}s",
+        checkpoints=folder,
+        **slots,
+        policy=resizing if most > 1 else "round_robin",
+        worker=optuna_deadline.WorkerOptions(dashboard=False),
+    )
     del os.environ[_LOG]
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     notes = [json.loads(line) for line in log.read_text().splitlines()]

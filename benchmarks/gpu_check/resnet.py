@@ -136,10 +136,14 @@ def measure(folder: Path, *, gpu: int | None, seconds: float, tiny: bool) -> lis
         study = optuna.create_study(storage=f"sqlite:///{here}/study.db", direction="maximize")
         with users_of_gpus() as users:
             result = optuna_deadline.run(
-                study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=here,
-                policy=policy, max_resource=9, publish=False,
-                **({"cpus": 1} if gpu is None else {"gpu_ids": [gpu]}),
-            )  # fmt: skip
+                study,
+                f"{__file__}:objective",
+                deadline=f"{seconds:g}s",
+                checkpoints=here,
+                **{"cpus": 1} if gpu is None else {"gpu_ids": [gpu]},
+                policy=f"{policy}:max_resource=9",
+                worker=optuna_deadline.WorkerOptions(dashboard=False),
+            )
         table = AllocationTable(open_table(study), study.study_name, study._study_id)
         segments = Counter(one.number for one in table.segments())
         most = most_at_once(users)

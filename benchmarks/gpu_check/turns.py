@@ -137,9 +137,13 @@ def _train(
     folder.mkdir(parents=True)
     study = optuna.create_study(storage=f"sqlite:///{folder}/study.db", direction="minimize")
     optuna_deadline.run(
-        study, f"{__file__}:objective", deadline=f"{seconds:g}s", checkpoints=folder,
-        policy="round_robin", policy_parameters={"most_trials": trials, "quantum": 1.0},
-        park=park, publish=False, **({"cpus": 1} if gpu is None else {"gpu_ids": [gpu]}),
-    )  # fmt: skip
+        study,
+        f"{__file__}:objective",
+        deadline=f"{seconds:g}s",
+        checkpoints=folder,
+        **{"cpus": 1} if gpu is None else {"gpu_ids": [gpu]},
+        policy=f"round_robin:n_trials={trials},quantum=1.0",
+        worker=optuna_deadline.WorkerOptions(keep_warm=park, dashboard=False),
+    )
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     return table.segments()

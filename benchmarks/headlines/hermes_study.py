@@ -99,7 +99,7 @@ class Found:
 def run(case: Case) -> Found:
     """Simulate until the target is reached, for at most 1.5 times the time to train all trials."""
     workload = population(case.family, case.good, case.seed)
-    parameters = {"max_resource": EPOCHS, "most_trials": CONFIGURATIONS, **case.parameters}
+    parameters = {"max_resource": EPOCHS, "n_trials": CONFIGURATIONS, **case.parameters}
     policy = UntilReached(make_policy(case.policy, parameters))
     seconds = case.switch * EPOCH_SECONDS
     cluster = Cluster(

@@ -26,6 +26,7 @@ from benchmarks.live.reports import Report, append
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler
 from optuna_deadline.elastic import ElasticWorker, agree, prepare
 from optuna_deadline.elastic.arguments import preload
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.devices import Offer
@@ -88,14 +89,19 @@ def elastic(contest: Contest) -> None:
     until = datetime.fromtimestamp(contest.deadline, timezone.utc)
     source, offer = _prepare(contest.task, contest.slots, contest.folder)
     ElasticWorker(
-        study, source, agree(study, until, None, {}), offer=offer,
-        checkpoints=contest.folder, fork_server=contest.server,
-    ).run()  # fmt: skip
+        study,
+        source,
+        agree(study, until),
+        WorkerOptions(checkpoints=contest.folder),
+        offer=offer,
+        fork_server=contest.server,
+    ).run()
 
 
 def _prepare(task: str, slots: int, folder: Path) -> tuple[ObjectiveSource, Offer]:
     objective = TASKS[task].objective
-    return prepare(objective, None, slots, oversubscribe=True, checkpoints=folder)
+    options = WorkerOptions(cpus=slots, oversubscribe=True, checkpoints=folder)
+    return prepare(objective, options)
 
 
 def plain(contest: Contest) -> None:

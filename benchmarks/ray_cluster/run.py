@@ -22,6 +22,8 @@ from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import Result, agree
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 
 GPUS = 2  #: simulated GPUs of each node
 _STORE = {"object_store_memory": 80 * 2**20}
@@ -94,13 +96,18 @@ def run(
             study_name="ray", storage=server.create_database("ray"), direction="maximize",
             sampler=optuna.samplers.RandomSampler(seed=1),
         )  # fmt: skip
-        terms = agree(study, f"{seconds}s", None, {"max_resource": 1000})
+        terms = agree(study, f"{seconds}s", Given(None, {"max_resource": 1000}))
         table = AllocationTable(open_table(study), "ray", terms.study_id, ttl=ttl, grace=grace)
         table.make_pool()
         launched, results = time.monotonic(), list[Result]()
         thread = threading.Thread(
             target=lambda: results.append(
-                launch(study, OBJECTIVE, checkpoints=folder / "checkpoints", publish=False)
+                launch(
+                    study,
+                    OBJECTIVE,
+                    checkpoints=folder / "checkpoints",
+                    worker=WorkerOptions(dashboard=False),
+                )
             )
         )
         thread.start()

@@ -90,12 +90,12 @@ def measure(
             study,
             "benchmarks/rescale/ours.py:objective",
             cpus=slots,
-            oversubscribe=True,
-            park=park,
             deadline=f"{seconds:.0f}s",
-            policy=policy,
             checkpoints=Path(folder) / "checkpoints",
-            publish=False,
+            policy=policy,
+            worker=optuna_deadline.WorkerOptions(
+                oversubscribe=True, keep_warm=park, dashboard=False
+            ),
         )
         if not notes.exists():
             raise RuntimeError(f"No trial began to train within {seconds:.0f} s on this machine.")

@@ -162,7 +162,7 @@ def _plan_afresh(url: str, study: int, me: str, trials: int, policy: str) -> dic
     for _ in range(3):
         planner.tick()
     sizes["planned"] = _resident()
-    leader = PoolLeader(table, "purse", me)
+    leader = PoolLeader(table, "fair", me)
     for _ in range(3):
         leader.tick()
     sizes["divided"] = _resident()

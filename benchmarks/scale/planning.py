@@ -21,7 +21,7 @@ from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.simulation.environment import CountedTrials
 from optuna_deadline.study import policy_choice
 
-DIVIDERS = ("even", "purse")
+DIVIDERS = ("even", "fair")
 
 
 @contextmanager

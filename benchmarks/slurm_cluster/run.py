@@ -21,6 +21,8 @@ from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 
 GPUS = 2  #: of each node
 NODES = 3
@@ -73,7 +75,7 @@ def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
             study_name="slurm", storage=url, direction="maximize",
             sampler=optuna.samplers.RandomSampler(seed=1),
         )  # fmt: skip
-        terms = agree(study, f"{seconds}s", None, {"max_resource": 1000})
+        terms = agree(study, f"{seconds}s", Given(None, {"max_resource": 1000}))
         table = AllocationTable(open_table(study), "slurm", terms.study_id)
 
         def submit(*words: str) -> str:
@@ -105,7 +107,10 @@ def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
             time.sleep(0.2)
         settled = table.now()
         result = ElasticWorker(
-            study, OBJECTIVE, terms, cpus=1, checkpoints=folder / "checkpoints", publish=False
+            study,
+            OBJECTIVE,
+            terms,
+            WorkerOptions(cpus=1, checkpoints=folder / "checkpoints", dashboard=False),
         ).result()
         _when(lambda: not cluster.ask("squeue", "--noheader"), time.monotonic() + 60)
         trials = len(table.trials())
@@ -146,7 +151,7 @@ def run(folder: Path, *, seconds: float, cancel_at: float) -> Figures:
 def _submit(cluster: SlurmCluster, url: str, folder: Path, *words: str) -> str:
     """Submit a job as a user does; return its number."""
     answer = subprocess.run(
-        [*_PROGRAM, "slurm", OBJECTIVE, "--study", "slurm", "--storage", url, "--no-publish",
+        [*_PROGRAM, "slurm", OBJECTIVE, "--study", "slurm", "--storage", url, "--no-dashboard",
          "--checkpoints", str(folder / "checkpoints"), "--logs", str(folder / "logs"), *words],
         env={**os.environ, **cluster.environment, LOGS: str(folder / "stretches")},
         cwd=folder, capture_output=True, text=True, check=True,

@@ -160,7 +160,7 @@ def _judge(rota: Rota, faults: Faults, database: Database, folder: Path) -> list
 
 def _table(database: Database, name: str) -> AllocationTable:
     study = optuna.load_study(study_name=name, storage=database.url)
-    terms = agree(study, None, None, {})
+    terms = agree(study, None)
     return AllocationTable(connect(database.url), POOL, terms.study_id)
 
 

@@ -17,7 +17,9 @@ from benchmarks.chaos import evidence
 from benchmarks.chaos.databases import Database
 from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.worker import Place
-from optuna_deadline.elastic import agree
+from optuna_deadline.elastic import agree, extend
+from optuna_deadline.errors import DeadlinePassed
+from optuna_deadline.study.terms import Given
 
 #: The CPU slots of the workers of each study; so many studies run at once.
 CREWS = ((1, 2), (1, 2), (1, 2), (1, 2))
@@ -117,8 +119,12 @@ class Rota:
             study_name=name, storage=url, direction="maximize", load_if_exists=True
         )
         deadline = time.monotonic() + seconds
-        parameters = {"min_resource": 2, "max_resource": LAST + 1, "most_trials": trials}
-        agree(study, f"{seconds}s", self.rng.choice(POLICIES), parameters, extend=True)
+        parameters = {"min_resource": 2, "max_resource": LAST + 1, "n_trials": trials}
+        given = Given(self.rng.choice(POLICIES), parameters)
+        try:
+            agree(study, f"{seconds}s", given)
+        except DeadlinePassed:
+            extend(study, f"{seconds}s")
         term = Term(name, crew, deadline, trials)
         self.terms.append(term)
         return term

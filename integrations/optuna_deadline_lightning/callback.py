@@ -69,7 +69,7 @@ class DeadlineCallback(Callback):
         seed: Draws the order of samples and each step's random numbers, under a worker.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
-        even_slices: Use only numbers of slots that divide the batch. Otherwise slices of unequal
+        equal_shards: Use only numbers of slots that divide the batch. Otherwise slices of unequal
             length are weighted.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
@@ -104,7 +104,7 @@ class DeadlineCallback(Callback):
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         save_every: float = 60.0,
-        even_slices: bool = False,
+        equal_shards: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         check: bool = False,
         fit: str | None = None,
@@ -131,7 +131,7 @@ class DeadlineCallback(Callback):
                 direction=direction,
                 seed=seed,
                 save_every=save_every,
-                even=even_slices,
+                even=equal_shards,
                 scaling=scaling,
                 trust=trust_checkpoints,
             )

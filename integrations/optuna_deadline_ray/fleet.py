@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -19,7 +19,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from optuna_deadline.cli.app import set_up_logging
 from optuna_deadline.elastic import ElasticWorker, Result, agree
 from optuna_deadline.errors import DeadlineError, SlotTaken
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.study.policy_choice import PolicyLike
 from optuna_deadline.worker.devices import Offer
 from optuna_deadline_ray.nodes import Node
 
@@ -32,8 +34,9 @@ class AgentJob:
 
     study: Study
     source: ObjectiveSource
-    cpus: int | None  #: CPU slots; None if the node's GPUs are the slots
-    options: dict[str, Any] = field(default_factory=dict)  #: of ElasticWorker
+    options: WorkerOptions  #: without CPU slots, the node's GPUs are the slots
+    ceiling: int = 0  #: slots that the cluster may have
+    policy: PolicyLike | None = None  #: if it is an object
 
 
 class NodeAgent:
@@ -50,10 +53,17 @@ class NodeAgent:
         source = job.source
         if not os.path.isdir(source.folder):
             source = replace(source, folder="")  # the driver's own folder does not exist here
-        offer = Offer(gpus=_gpus()) if job.cpus is None else Offer(cpus=job.cpus)
+        cpus = job.options.cpus
+        offer = Offer(gpus=_gpus()) if cpus is None else Offer(cpus=cpus)
         # Its ranks set their visible devices by the GPUs' own numbers.
         self._worker = ElasticWorker(
-            job.study, source, agree(job.study, None, None, {}), offer=offer, **job.options
+            job.study,
+            source,
+            agree(job.study, None, storage=job.options.storage),
+            job.options,
+            offer=offer,
+            policy=job.policy,
+            ceiling=job.ceiling,
         )
 
     def work(self) -> Result:
@@ -79,7 +89,7 @@ class NodeAgent:
 def start(job: AgentJob, node: Node) -> tuple[ActorHandle[Any], Any]:
     """Start a node's agent; returns its handle and the reference to its result."""
     resources = {"num_gpus": node.slots, "num_cpus": 0}
-    if job.cpus is not None:
+    if job.options.cpus is not None:
         resources = {"num_cpus": node.slots}
     actor = (
         ray.remote(NodeAgent)

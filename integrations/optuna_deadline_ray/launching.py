@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ray
 from optuna.study import Study
@@ -14,14 +12,14 @@ from ray.autoscaler.sdk import request_resources
 
 from optuna_deadline.allocation.database.opening import open_table, table_url
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.elastic import Result, agree
+from optuna_deadline.elastic import Result, agree, keep_all_checkpoints
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.options import StudyOptions, WorkerOptions
 from optuna_deadline.rank.objective import Objective, source_of
-from optuna_deadline.study import policy_choice
-from optuna_deadline.values.budgets import BudgetLike, make_budget
+from optuna_deadline.study.policy_choice import PolicyLike
+from optuna_deadline.values.budgets import BudgetLike
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.values.prices import PriceLike
-from optuna_deadline.worker.segment import PATIENCE
 from optuna_deadline_ray.fleet import AgentJob, Fleet
 from optuna_deadline_ray.nodes import (
     bundles,
@@ -33,31 +31,25 @@ from optuna_deadline_ray.nodes import (
 
 _LEFT_ALONE = 60.0  # seconds after the deadline
 _LOOK = 0.5  # seconds between two polls of the cluster
+_DEFAULT = WorkerOptions()
 _ASK_AGAIN = 30.0  # seconds: Ray's autoscaler may have been restarted
 
 
 def launch(
     study: Study,
     objective: Objective | str,
+    deadline: DeadlineLike | None = None,
     *,
     cpus: int | None = None,
     max_nodes: int | None = None,
     node_slots: int | None = None,
-    deadline: DeadlineLike | None = None,
-    policy: policy_choice.PolicyLike | None = None,
-    policy_parameters: Mapping[str, Any] | None = None,
-    min_resource: int | None = None,
-    max_resource: int | None = None,
-    reduction_factor: int | None = None,
-    extend: bool = False,
+    policy: PolicyLike | None = None,
     budget: BudgetLike | None = None,
     price: PriceLike | None = None,
     checkpoints: str | Path | None = None,
-    patience: float = PATIENCE,
-    table: str | None = None,
-    publish: bool | None = None,
-    across_hosts: bool = False,
+    n_trials: int | None = None,
     address: str | None = None,
+    worker: WorkerOptions = _DEFAULT,
 ) -> Result:
     """Tune on a Ray cluster until the deadline.
 
@@ -73,22 +65,14 @@ def launch(
             this number, and release those that it does not want; None takes the nodes as they are.
         node_slots: GPUs of a node that Ray's autoscaler starts; by default as many as the largest
             present node has.
-        deadline: As for :func:`optuna_deadline.run`, like the others below.
-        policy: The policy.
-        policy_parameters: Its parameters.
-        min_resource: The first rung, 1 by default.
-        max_resource: The step at which a trial is done.
-        reduction_factor: Every rung keeps one in this many; None for the policy's own.
-        extend: Move the study's deadline.
+        policy: As for :func:`optuna_deadline.run`, like the deadline and those below.
         budget: The amount that may be spent.
-        price: Of one slot for an hour; if it depends on the host type, each node has its own in
-            the environment variable OPTUNA_DEADLINE_HOST_TYPE of its Ray process.
+        price: The price of a slot per hour; if it depends on the host type, each node has its own
+            in the environment variable OPTUNA_DEADLINE_HOST_TYPE of its Ray process.
         checkpoints: A folder that all nodes share under one path, or a URL.
-        patience: Seconds without a message after which a trial counts as hung.
-        table: A database for the table, if the study's storage is not SQL.
-        publish: Keep optuna-dashboard fresh.
-        across_hosts: Whether a gang may have slots of several nodes, which share ``checkpoints``.
+        n_trials: Maximum number of trials.
         address: Of the cluster, if ``ray.init`` was not called: "auto" by default.
+        worker: The other options of each node's worker; Ray chooses its slots.
 
     Returns:
         The best model and where its checkpoint is.
@@ -100,31 +84,31 @@ def launch(
         raise DeadlineError(f"max_nodes must be a number from 1, but got {max_nodes!r}.")
     if cpus is not None and cpus < 1:
         raise DeadlineError(f"cpus must be a number of slots from 1, but got {cpus!r}.")
+    options = worker.with_given(cpus=cpus, checkpoints=checkpoints)
+    cpus = options.cpus
+    if options.gpus is not None or options.gpu_ids is not None:
+        raise DeadlineError("Ray chooses the GPUs of each node: leave gpus and gpu_ids out.")
+    asked_for = StudyOptions(
+        deadline=deadline, policy=policy, n_trials=n_trials, budget=budget, price=price,
+        max_slots=options.max_slots, keep_all=options.keep_all,
+    )  # fmt: skip
     if not ray.is_initialized():
         ray.init(address=address or "auto", log_to_driver=True)
     nodes = nodes_with_slots(ray.nodes(), cpus)
     check_some(nodes, cpus, may_grow=bool(max_nodes and (cpus or node_slots)))
-    if table_url(study, table).get_backend_name() == "sqlite" and (len(nodes) > 1 or max_nodes):
+    if table_url(study, options.storage).get_backend_name() == "sqlite" and (
+        len(nodes) > 1 or max_nodes
+    ):
         raise DeadlineError(
             "SQLite serves one node only; use a PostgreSQL storage that all Ray nodes reach."
         )
-    resources = {
-        "min_resource": min_resource,
-        "max_resource": max_resource,
-        "reduction_factor": reduction_factor,
-    }
-    terms = agree(
-        study, deadline, policy, policy_choice.merge(resources, policy_parameters),
-        extend=extend, table=table, budget=make_budget(budget, price),
-    )  # fmt: skip
+    terms = agree(study, deadline, asked_for.given, storage=options.storage)
+    if options.keep_all:
+        keep_all_checkpoints(study)
     size = cpus or node_slots or max(node.slots for node in nodes)
     ceiling = (max_nodes or 0) * size
-    options = {
-        "checkpoints": checkpoints, "patience": patience, "table": table, "policy": policy,
-        "publish": publish, "ceiling": ceiling, "across_hosts": across_hosts,
-    }  # fmt: skip
-    rows = AllocationTable(open_table(study, table), study.study_name, terms.study_id)
-    fleet = Fleet(AgentJob(study, source_of(objective), cpus, options))
+    rows = AllocationTable(open_table(study, options.storage), study.study_name, terms.study_id)
+    fleet = Fleet(AgentJob(study, source_of(objective), options, ceiling, policy))
     asked = _AutoscalerRequest(size, "GPU" if cpus is None else "CPU") if max_nodes else None
     try:
         while fleet.result is None:

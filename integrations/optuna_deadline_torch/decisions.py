@@ -116,8 +116,8 @@ class SegmentController:
             size = getattr(batches, "batch_size", None)
             if not isinstance(size, int):
                 raise DeadlineError(
-                    "even_slices=True needs a training loader with a batch_size: give it one, or"
-                    " leave even_slices out; uneven slices are weighed."
+                    "equal_shards=True needs a training loader with a batch_size: give it one, or"
+                    " leave equal_shards out; uneven slices are weighed."
                 )
             self._batch = math.gcd(self._batch, size)
             self.segment.even(self._batch)

@@ -15,7 +15,7 @@ from optuna_deadline.rank.objective import loaded
 from optuna_deadline.segments import Segment
 
 _log = logging.getLogger("optuna_deadline")
-_PATIENCE = 900.0  # seconds without a message
+_HANG_TIMEOUT = 900.0  # seconds without a message
 
 
 def check_first(trial: Any, segment: Segment) -> None:
@@ -32,7 +32,7 @@ def check_first(trial: Any, segment: Segment) -> None:
     devices = _devices(segment.world_size)
     try:
         with TrainingRuns(
-            source, trial, devices, patience=_PATIENCE, stop=lambda: segment.newest().leave
+            source, trial, devices, hang_timeout=_HANG_TIMEOUT, stop=lambda: segment.newest().leave
         ) as runs:
             rows = list(Check(runs, slots=len(devices)).rows())
     except Stopped:

@@ -66,7 +66,7 @@ class ElasticLoop:
         mode: The direction, ``"min"`` or ``"max"``; needed only if the study does not state it. A
             value that contradicts the study is refused.
         ddp: Options of ``DistributedDataParallel``, used with several slots.
-        even_slices: Use only numbers of slots that divide the batch. Otherwise slices of unequal
+        equal_shards: Use only numbers of slots that divide the batch. Otherwise slices of unequal
             length are weighted.
         scaling: A rule by whose name the batch grows with the slots, ``"linear"``, ``"sqrt"`` or
             ``"adascale"``; None keeps batch and learning rate on any number of slots.
@@ -112,7 +112,7 @@ class ElasticLoop:
         save_every: float = 60.0,
         mode: Literal["min", "max"] | None = None,
         ddp: Mapping[str, Any] | None = None,
-        even_slices: bool = False,
+        equal_shards: bool = False,
         scaling: Literal["linear", "sqrt", "adascale"] | None = None,
         reports_per_epoch: int = 1,
         check: bool = False,
@@ -164,7 +164,7 @@ class ElasticLoop:
             self._scaling.watch(optimizer, *also.values())
         self._controller: SegmentController | None = None
         if self.segment.elastic:
-            self._controller = self._take_part(trial, mode, save_every, ddp or {}, even_slices)
+            self._controller = self._take_part(trial, mode, save_every, ddp or {}, equal_shards)
         self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
 

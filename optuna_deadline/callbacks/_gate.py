@@ -38,12 +38,14 @@ class DeadlineGate:
     value. The user attribute ``optuna_deadline:copy_of`` names the copied trial.
 
     Args:
-        publish: Update a forecast, the rungs and a note in optuna-dashboard at the end of a trial,
-            at most every 30 s; None does if optuna-dashboard is installed.
+        dashboard: Update a forecast, the rungs and a note in optuna-dashboard at the end of a
+            trial, at most every 30 s; None does if optuna-dashboard is installed.
     """
 
-    def __init__(self, publish: bool | None = None) -> None:
-        self._publish = find_spec("optuna_dashboard") is not None if publish is None else publish
+    def __init__(self, dashboard: bool | None = None) -> None:
+        self._publish = (
+            find_spec("optuna_dashboard") is not None if dashboard is None else dashboard
+        )
 
     def __call__(self, study: Study, trial: FrozenTrial) -> None:
         """Decide whether another trial may start.

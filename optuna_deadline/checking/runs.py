@@ -86,7 +86,7 @@ class TrainingRuns:
         devices: Names of as many slots as a training may have.
         number: The trial's number, which seeds the objective.
         direction: Which direction is better.
-        patience: Seconds without a message after which ranks count as hung.
+        hang_timeout: Seconds without a message after which ranks count as hung.
         stop: Called repeatedly; whether to stop the check.
         on_step: Called with the number of each step.
     """
@@ -99,14 +99,14 @@ class TrainingRuns:
         *,
         number: int = 0,
         direction: str = "minimize",
-        patience: float,
+        hang_timeout: float,
         stop: Callable[[], bool] = lambda: False,
         on_step: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._trial = trial
         self._devices = tuple(devices)
         self._number, self._direction = number, direction
-        self._patience = patience
+        self._hang_timeout = hang_timeout
         self._stop = stop
         self.on_step = on_step
         self._folder = Path(tempfile.mkdtemp(prefix="optuna-deadline-check-"))
@@ -256,8 +256,8 @@ class TrainingRuns:
             now = time.monotonic()
             if not self._fork_server.alive:
                 listening.trouble("the process that forks ranks died")
-            if now - heard_at > self._patience:
-                listening.trouble(f"no word for {self._patience:g} s: it hangs")
+            if now - heard_at > self._hang_timeout:
+                listening.trouble(f"no word for {self._hang_timeout:g} s: it hangs")
             if any(rank.closed or rank.end for rank in ranks):
                 ended_at = ended_at or now
                 if now - ended_at > _SIBLINGS and not listening.ended_cleanly(ranks):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, ParamSpec, cast
 
 import sqlalchemy as sa
 import typer
@@ -21,10 +21,10 @@ from typer.core import TyperGroup
 import optuna_deadline
 from optuna_deadline._printable import Lines, printable
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, GivenStorage, error_message
-from optuna_deadline.cli.logs import writes_json
+from optuna_deadline.cli.logs import Log, choose, writes_json
+from optuna_deadline.cli.option_groups import expand
 from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_command_line
 from optuna_deadline.live.console import SafeConsole
-from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 #: The groups of the help: start, watch, act, try.
@@ -102,10 +102,6 @@ console = SafeConsole(stderr=True)
 GONE = NO_VALUE = 1
 BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 2, 75, 130
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy; repeatable."),
-]
 Study = Annotated[str, typer.Argument(help="Name of the study.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 #: The URL of the database; :func:`command_of` replaces it by the options for it.
@@ -148,45 +144,42 @@ def in_one_sentence() -> Iterator[None]:
 
 
 def command_of(group: typer.Typer) -> Callable[[Callable[P, Any]], Callable[P, None]]:
-    """Register a command of a group, with log set-up and error handling."""
+    """Register a command of a group, with log set-up, error handling and classes of options."""
 
     def register(function: Callable[P, Any]) -> Callable[P, None]:
         signature = inspect.signature(function, eval_str=True)
         storage = signature.parameters.get("storage")
         if storage is not None and storage.annotation not in (Storage, OptionalStorage):
             storage = None  # the demo creates its own database
+        parameters, collect = expand(signature, {} if storage is None else _storages(storage))
 
         @wraps(function)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
             set_up_logging()
             with in_one_sentence():
+                if "log" in kwargs:
+                    choose(cast("Log", kwargs["log"]))
                 if storage is not None:
                     _choose_storage(kwargs, storage.default is inspect.Parameter.empty)
+                collect(kwargs)
                 function(*args, **kwargs)
 
-        if storage is not None:
-            _add_storage_file(wrapped, signature)
+        # Typer reads both of these.
+        vars(wrapped)["__signature__"] = signature.replace(parameters=parameters)
+        wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
         group.command()(wrapped)
         return wrapped
 
     return register
 
 
-def _add_storage_file(wrapped: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Give a command the option --storage-file beside --storage."""
-    parameters = []
-    for parameter in signature.parameters.values():
-        named = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        if parameter.name != "storage":
-            parameters.append(named)
-            continue
-        default = None if parameter.default is inspect.Parameter.empty else parameter.default
-        url = named.replace(annotation=_StorageUrl, default=default)
-        file = named.replace(name="storage_file", annotation=_StorageFile, default=None)
-        parameters += [url, file]
-    # Typer reads both of these.
-    vars(wrapped)["__signature__"] = signature.replace(parameters=parameters)
-    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+def _storages(parameter: inspect.Parameter) -> dict[str, list[inspect.Parameter]]:
+    """The options --storage and --storage-file."""
+    named = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    default = None if parameter.default is inspect.Parameter.empty else parameter.default
+    url = named.replace(annotation=_StorageUrl, default=default)
+    file = named.replace(name="storage_file", annotation=_StorageFile, default=None)
+    return {parameter.name: [url, file]}
 
 
 def _choose_storage(given: dict[str, Any], required: bool) -> None:
@@ -247,82 +240,5 @@ def _print_error(sentence: str) -> None:
     print(f"optuna-deadline: {printable(Lines(sentence))}", file=sys.stderr)
 
 
-Deadline = Annotated[
-    str, typer.Option(help="Deadline: 2h30m from now, or 2030-01-31T18:00+01:00.")
-]
-PolicyName = Annotated[
-    str | None,
-    typer.Option(help="Policy: a name, FILE.py:NAME or MODULE:NAME; adaptive_halving by default."),
-]
-MinResource = Annotated[int | None, typer.Option(help="Step of the first rung; 1 by default.")]
-MaxResource = Annotated[
-    int | None, typer.Option(help="Last step of a trial; by default that of the objective.")
-]
-ReductionFactor = Annotated[
-    int | None,
-    typer.Option(help="A rung keeps one trial in this many; by default the policy's value."),
-]
-MaxSlots = Annotated[
-    int | None, typer.Option(help="Maximum number of slots of a trial; unlimited by default.")
-]
-Gpus = Annotated[str | None, typer.Option(help="Number of GPUs, or all; run uses all by default.")]
-GpuIds = Annotated[
-    str | None, typer.Option(help="Indices of the GPUs, as in 0,3; instead of --gpus.")
-]
-Cpus = Annotated[int | None, typer.Option(help="Number of CPU slots, at most one per core.")]
-Oversubscribe = Annotated[
-    bool, typer.Option("--oversubscribe", help="Allow more CPU slots than there are cores.")
-]
-Money = Annotated[str | None, typer.Option(help="Budget, as in 20usd; needs --price.")]
-SlotPrice = Annotated[
-    str | None,
-    typer.Option(help="Price of a slot per hour: 0.9; or by host type, a=12.24/4,b=0.526."),
-]
-PriceFile = Annotated[
-    str | None,
-    typer.Option(help="CSV of prices by host type; FILE.csv:TYPE,PRICE,SLOTS names its columns."),
-]
-HostType = Annotated[
-    str | None,
-    typer.Option(envvar=HOST_TYPE, help="Type of this host, if prices depend on it."),
-]
-SamplerName = Annotated[
-    str | None,
-    typer.Option(help="tpe (default), gp, cmaes, qmc, random, grid; or FILE.py:NAME."),
-]
-SamplerSettings = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A parameter of the sampler; repeatable."),
-]
-Trials = Annotated[
-    int | None, typer.Option("--n-trials", help="Maximum number of trials; unlimited by default.")
-]
-KeepAll = Annotated[
-    bool,
-    typer.Option(
-        "--keep-all", help="Keep the checkpoints of all trials, not only the best one's."
-    ),
-]
-Earlier = Annotated[
-    list[str] | None,
-    typer.Option(help="Earlier study of the same search; start with its best trials; repeatable."),
-]
 ObjectivePlace = Annotated[str, typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION.")]
-CheckpointPlace = Annotated[
-    str, typer.Option(help="Folder for checkpoints, or a URL such as s3://bucket/folder.")
-]
-Patience = Annotated[
-    float, typer.Option(help="Seconds without a message after which a trial counts as hung.")
-]
-Park = Annotated[
-    int,
-    typer.Option(help="Paused trials that may wait in this machine's memory."),
-]
-Publish = Annotated[
-    bool | None,
-    typer.Option(help="Update optuna-dashboard; by default if it is installed."),
-]
-AcrossHosts = Annotated[
-    bool,
-    typer.Option("--across-hosts", help="Allow gangs of these slots with slots of other hosts."),
-]
+LogFormat = Annotated[Log, typer.Option(help="Format of messages.")]

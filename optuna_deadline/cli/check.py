@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -19,19 +19,18 @@ from optuna_deadline.checking.moves import FEWEST, Check
 from optuna_deadline.checking.rows import ROUNDING, CheckRow, exit_code
 from optuna_deadline.checking.runs import TrainingRuns
 from optuna_deadline.cli.app import (
-    GpuIds,
     Json,
     ObjectivePlace,
-    Patience,
     command,
     console,
     print_json,
 )
+from optuna_deadline.cli.option_groups import Only
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.live.console import SafeConsole
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.rank.objective import source_of
 from optuna_deadline.worker.devices import make_offer, own_cores, present_gpus
-from optuna_deadline.worker.segment import PATIENCE
 
 _PIPED = 140  #: columns if the output is not a terminal
 
@@ -42,6 +41,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @command
 def check(
     objective: ObjectivePlace,
+    options: Annotated[WorkerOptions, Only(["gpu_ids", "hang_timeout"])],
     steps: Annotated[
         int | None,
         typer.Option(
@@ -61,22 +61,22 @@ def check(
         str | None,
         typer.Option(help="Number of GPUs, all, or none; all by default."),
     ] = None,
-    gpu_ids: GpuIds = None,
     tolerance: Annotated[
         float, typer.Option(min=0.0, help="Relative difference that rounding may cause in a move.")
     ] = ROUNDING,
-    patience: Patience = PATIENCE,
     as_json: Json = False,
 ) -> None:
     """Train a few steps undisturbed, paused and moved; exit with 1 on an unreported difference."""
     for number in _ENDING:
         signal.signal(number, _end)
     source = source_of(objective)
-    devices = choose_devices(gpus, gpu_ids, slots)
+    devices = choose_devices(gpus, options.gpu_ids, slots)
     trial = fixed_trial(params, seed)
     with (
         _progress() as progress,
-        TrainingRuns(source, trial, devices, patience=patience, on_step=progress.step) as runs,
+        TrainingRuns(
+            source, trial, devices, hang_timeout=options.hang_timeout, on_step=progress.step
+        ) as runs,
     ):
         looks = Check(
             runs, steps=steps, slots=slots, tolerance=tolerance, on_training=progress.begin
@@ -119,7 +119,7 @@ def fixed_trial(params: str | None, seed: int) -> optuna.Trial:
     return study.ask()
 
 
-def choose_devices(gpus: str | None, gpu_ids: str | None, slots: int) -> list[str]:
+def choose_devices(gpus: str | None, gpu_ids: str | Sequence[int] | None, slots: int) -> list[str]:
     """The devices to train on: GPUs if there are enough, else one CPU core for each slot.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from enum import Enum
 from typing import Annotated
 
 import optuna
@@ -12,26 +11,7 @@ import typer
 
 from optuna_deadline.allocation.database.opening import connect, open_table
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.cli.app import (
-    Deadline,
-    Earlier,
-    KeepAll,
-    MaxResource,
-    MaxSlots,
-    MinResource,
-    Money,
-    PolicyName,
-    PriceFile,
-    ReductionFactor,
-    SamplerName,
-    SamplerSettings,
-    Settings,
-    SlotPrice,
-    Storage,
-    Study,
-    Trials,
-    command,
-)
+from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import (
     check_made,
     is_made,
@@ -39,113 +19,51 @@ from optuna_deadline.cli.databases import (
     make_storage,
     set_earlier_studies,
 )
-from optuna_deadline.elastic import agree, check, check_max_slots, keep_all_checkpoints
+from optuna_deadline.elastic import agree, keep_all_checkpoints
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import format_time_of_day
+from optuna_deadline.options import Direction, StudyOptions
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.samplers import check_earlier
 from optuna_deadline.samplers._named import keep_sampler, make_sampler, sampler_of
 from optuna_deadline.study import terms as study_terms
-from optuna_deadline.study.policy_choice import merge, parse_settings
+from optuna_deadline.study.policy_choice import parse_call
 from optuna_deadline.study.terms import Terms, check_ahead, check_single_objective, passed
-from optuna_deadline.values.budgets import Budget, make_budget
 from optuna_deadline.values.deadlines import parse_deadline, parse_duration
-from optuna_deadline.values.prices import PriceLike, read_prices
-
-
-class Direction(str, Enum):
-    """Optuna's two directions."""
-
-    minimize = "minimize"
-    maximize = "maximize"
-
-
-WhichWay = Annotated[
-    Direction | None, typer.Option(help="Direction of the study; minimize by default.")
-]
 
 
 @command
 def create(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     storage: Storage,
-    deadline: Deadline,
-    direction: WhichWay = None,
-    policy: PolicyName = None,
-    settings: Settings = None,
-    min_resource: MinResource = None,
-    max_resource: MaxResource = None,
-    reduction_factor: ReductionFactor = None,
-    max_slots: MaxSlots = None,
-    budget: Money = None,
-    price: SlotPrice = None,
-    prices: PriceFile = None,
-    earlier: Earlier = None,
-    sampler: SamplerName = None,
-    sampler_set: SamplerSettings = None,
-    n_trials: Trials = None,
-    keep_all: KeepAll = False,
-    extend: Annotated[bool, typer.Option(help="Move an existing study's deadline.")] = False,
+    options: StudyOptions,
 ) -> None:
     """Create a study with a deadline; the same command again changes nothing."""
-    _, terms = make(
-        study, storage, deadline, direction, policy, settings, min_resource, max_resource,
-        reduction_factor, make_budget(budget, price_given(price, prices)), earlier, extend,
-        max_slots, sampler, sampler_set, n_trials, keep_all,
-    )  # fmt: skip
+    _, terms = make(study, storage, options)
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
     print(f"{study}: {terms.direction}, {limits}, policy {terms.policy}.")
     print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --study {study} --storage URL --cpus 2")
 
 
 def make(
-    name: str,
-    url: str,
-    deadline: str,
-    direction: Direction | None,
-    policy: str | None,
-    settings: list[str] | None,
-    min_resource: int | None,
-    max_resource: int | None,
-    reduction_factor: int | None,
-    money: Budget | None,
-    earlier: list[str] | None = None,
-    extend: bool = False,
-    max_slots: int | None = None,
-    sampler: str | None = None,
-    sampler_settings: list[str] | None = None,
-    n_trials: int | None = None,
-    keep_all: bool = False,
-    before: Callable[[], object] = lambda: None,
+    name: str, url: str, options: StudyOptions, before: Callable[[], object] = lambda: None
 ) -> tuple[optuna.Study, Terms]:
     """Create or load a study; return it with its terms.
 
     All arguments are checked before anything is written, and so is ``before``, which may raise.
-    The other arguments are those of :func:`create`.
 
     Raises:
         DeadlineError: An argument is invalid, or the study has other terms.
     """
     if not name.strip():
         raise DeadlineError("A study needs a name, as in 'optuna-deadline create digits'.")
-    resources = {
-        "min_resource": min_resource,
-        "max_resource": max_resource,
-        "reduction_factor": reduction_factor,
-    }
-    if n_trials is not None:
-        resources["most_trials"] = n_trials
-    sampled = parse_settings(sampler_settings, "--sampler-set")
-    if sampled and sampler is None:
-        raise DeadlineError("--sampler-set needs a sampler: name one, as in --sampler tpe.")
-    if sampler is not None:
-        make_sampler(sampler, sampled)
-    parameters = merge(resources, parse_settings(settings))
-    wanted = parse_deadline(deadline)
-    check(policy, parameters)
-    check_max_slots(max_slots)
+    assert options.deadline is not None
+    wanted, earlier = parse_deadline(options.deadline), list(options.warm_start_from or [])
+    if options.sampler is not None:
+        sampler, settings = parse_call(options.sampler, "sampler")
+        make_sampler(sampler, settings)
     if earlier:
         check_made(url)
     elif wanted.instant(now := time.time()) <= now and not is_made(url):
@@ -158,24 +76,22 @@ def make(
         check_ahead(connect(url), wanted)
         if not new:
             before()
-    check_earlier(storage, name, earlier or [])
+    check_earlier(storage, name, earlier)
     created = optuna.create_study(
         study_name=name,
         storage=storage,
-        direction=(direction or Direction.minimize).value,
+        direction=(options.direction or Direction.minimize).value,
         load_if_exists=True,
     )
-    _check_direction(created, direction)
+    _check_direction(created, options.direction)
     if earlier:
         set_earlier_studies(created, earlier)
-    if sampler is not None:
-        keep_sampler(created, sampler, sampled)
-    if keep_all:
+    if options.sampler is not None:
+        keep_sampler(created, sampler, settings)
+    if options.keep_all:
         keep_all_checkpoints(created)
     created.sampler = sampler_of(created)
-    return created, agree(
-        created, wanted, policy, parameters, extend=extend, budget=money, max_slots=max_slots
-    )
+    return created, agree(created, wanted, options.given)
 
 
 def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
@@ -186,22 +102,6 @@ def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
             f"The study {study.study_name!r} exists, to {has}: leave --direction out, "
             "or choose another name."
         )
-
-
-def price_given(price: str | None, file: str | None) -> PriceLike | None:
-    """The prices from the options of the command line.
-
-    Raises:
-        DeadlineError: Prices are given twice, or cannot be parsed.
-    """
-    if file is None:
-        return price
-    if price is not None:
-        raise DeadlineError("Give --price or --prices, not both.")
-    path, colon, columns = file.rpartition(":")
-    if not colon or "," not in columns:
-        return read_prices(file)
-    return read_prices(path, [name.strip() for name in columns.split(",")])
 
 
 @command

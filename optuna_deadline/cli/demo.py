@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,10 @@ from optuna_deadline_demo import TASKS, Task
 from optuna_deadline._optuna import id_of
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.cli.app import INTERRUPTED, PolicyName, Settings, SlotPrice, command, console
+from optuna_deadline.cli.app import INTERRUPTED, command, console
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, without_password
 from optuna_deadline.cli.worker import describe
-from optuna_deadline.elastic import ElasticWorker, Result, agree, check, prepare
+from optuna_deadline.elastic import ElasticWorker, Result, agree, prepare
 from optuna_deadline.elastic.arguments import preload
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
@@ -32,14 +32,13 @@ from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
+from optuna_deadline.options import StudyOptions, WorkerOptions
 from optuna_deadline.planning.settlement import find_winner
-from optuna_deadline.policies.registry import DEFAULT_DIVIDER
+from optuna_deadline.policies.registry import DEFAULT_SHARING
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.samplers import DeadlineSampler
-from optuna_deadline.study.policy_choice import parse_settings
 from optuna_deadline.study.terms import Terms
-from optuna_deadline.values.budgets import make_budget
 from optuna_deadline.values.deadlines import Deadline, format_duration, parse_deadline
 from optuna_deadline.worker.devices import Offer
 
@@ -61,15 +60,14 @@ def demo(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database; a SQLite file in --folder by default.")
     ] = None,
-    policy: PolicyName = None,
-    settings: Settings = None,
-    divider: Annotated[
-        str, typer.Option(help="How the studies share: purse or even.")
-    ] = DEFAULT_DIVIDER,
+    policy: Annotated[str | None, typer.Option(help="Policy, as for run.")] = None,
+    sharing: Annotated[
+        str, typer.Option(help="How the studies share: fair or even.")
+    ] = DEFAULT_SHARING,
     budget: Annotated[
         str | None, typer.Option(help="Budget, as in 0.02usd; needs --price.")
     ] = None,
-    price: SlotPrice = None,
+    price: Annotated[str | None, typer.Option(help="Price of a slot per hour.")] = None,
     folder: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-output"),
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the result to this file.")
@@ -78,15 +76,12 @@ def demo(
 ) -> None:
     """Tune a small network, pausing, resuming and resizing its trials."""
     _check_installed()
-    money = make_budget(budget, price)
-    parameters = parse_settings(settings)
-    check(policy, parameters)
     if (chosen := TASKS.get(task)) is None:
         raise DeadlineError(f"There is no task {task!r}: choose {', '.join(TASKS)}.")
     wanted = parse_deadline(deadline or chosen.deadline)
-    source, offer = prepare(
-        chosen.objective, None, cpus, divider=divider, checkpoints=folder, budget=money
-    )
+    options = StudyOptions(deadline=wanted, policy=policy, budget=budget, price=price)
+    offered = WorkerOptions(cpus=cpus, sharing=sharing, checkpoints=folder)
+    source, offer = prepare(chosen.objective, offered, budget=options.money)
     name = f"{task}-{datetime.now():%Y%m%d-%H%M%S}"
     (folder / name).mkdir(parents=True, exist_ok=True)
     url = storage or f"sqlite:///{folder / name / 'study.db'}"
@@ -96,17 +91,15 @@ def demo(
     with ExitStack() as failing:
         if server is not None:
             failing.callback(server.close)
-        terms = agree(study, wanted, policy, parameters, budget=money)
+        terms = agree(study, wanted, options.given)
         for rival in rivals:
-            agree(rival, wanted, policy, parameters, budget=money)
-        elastic = ElasticWorker(
-            study, source, terms, offer=offer, pool=name, divider=divider, checkpoints=folder,
-            fork_server=server,
-        )  # fmt: skip
+            agree(rival, wanted, options.given)
+        offered = replace(offered, pool=name)
+        elastic = ElasticWorker(study, source, terms, offered, offer=offer, fork_server=server)
         failing.pop_all()  # from here on the worker stops it
     names = [study_.study_name for study_ in (study, *rivals)]
     others = [
-        _start_worker(chosen.objective, each, name, divider, url, cpus, folder)
+        _start_worker(chosen.objective, each, offered, url, folder / name)
         for each in [name] * (workers - 1) + names[1:] * workers
     ]
     screen = console if console.is_terminal else SafeConsole()
@@ -177,18 +170,15 @@ def _check_installed() -> None:
 
 
 def _start_worker(
-    objective: str, name: str, pool: str, divider: str, url: str, cpus: int, folder: Path
+    objective: str, name: str, options: WorkerOptions, url: str, logs: Path
 ) -> subprocess.Popen[bytes]:
     program = "from optuna_deadline.cli import app; app()"
-    options = [
-        *("--study", name, "--pool", pool, "--divider", divider),
-        *("--cpus", str(cpus), "--checkpoints", str(folder)),
-    ]
+    words = ["worker", objective, "--study", name, *options.words()]
     return subprocess.Popen(
-        [sys.executable, "-c", program, "worker", objective, *options],
+        [sys.executable, "-c", program, *words],
         env={**os.environ, STORAGE_VARIABLE: url},  # other users see the command line
         stdout=subprocess.DEVNULL,
-        stderr=(folder / pool / f"worker-{time.monotonic_ns()}.log").open("wb"),
+        stderr=(logs / f"worker-{time.monotonic_ns()}.log").open("wb"),
     )
 
 

@@ -31,8 +31,8 @@ from optuna_deadline.cli.databases import (
     round_trip,
     without_password,
 )
-from optuna_deadline.elastic import CHECKPOINTS
 from optuna_deadline.errors import DeadlineError, at_most
+from optuna_deadline.options import CHECKPOINTS
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import host_name, present_gpus
 

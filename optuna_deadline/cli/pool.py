@@ -22,7 +22,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.text import shortfalls
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.planning.pool_leader import read_pool
-from optuna_deadline.policies.registry import DEFAULT_DIVIDER, make_divider
+from optuna_deadline.policies.registry import DEFAULT_SHARING, make_divider
 from optuna_deadline.values.deadlines import format_duration, parse_duration
 
 _pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
@@ -103,7 +103,7 @@ def _values(table: AllocationTable) -> dict[str, object]:
 
 
 def _shortfalls(table: AllocationTable) -> list[str]:
-    divider = make_divider(table.divider() or DEFAULT_DIVIDER)
+    divider = make_divider(table.divider() or DEFAULT_SHARING)
     return shortfalls(read_pool(table).snapshot, divider)
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from optuna_deadline.cli.app import ReductionFactor, Settings, command, console
+from optuna_deadline.cli.app import command, console
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import DEFAULT
@@ -45,7 +45,7 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="A policy by its name, FILE.py:NAME or MODULE:NAME; again for another. "
+            help="A policy as for run, such as hypersched:recharge=8; again for another. "
             f"By default {', '.join(_COMPARED)}."
         ),
     ] = None,
@@ -67,8 +67,6 @@ def simulate(
     steps: Annotated[
         int, typer.Option(min=1, help="Report steps of a whole training of generated curves.")
     ] = 81,
-    reduction_factor: ReductionFactor = None,
-    settings: Settings = None,
     scaling: Annotated[
         str,
         typer.Option(
@@ -83,13 +81,8 @@ def simulate(
 ) -> None:
     """Compare policies on learning curves, generated or recorded, without a GPU."""
     policies = list(dict.fromkeys(policy or _COMPARED))
-    resources = {} if reduction_factor is None else {"reduction_factor": reduction_factor}
-    parameters = policy_choice.merge(
-        {**resources, "max_resource": None}, policy_choice.parse_settings(settings)
-    )
     for name in policies:
-        policy_choice.make(name, parameters)
-    del parameters["max_resource"]
+        policy_choice.make(name, {})
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise DeadlineError(f"There is no folder {json_file.parent}; create it first.")
     seconds, relative = _read_deadline(deadline)
@@ -98,7 +91,7 @@ def simulate(
     cases = [
         Case(
             decides, workload, seed, cluster, seconds, relative, steps,
-            tuple(parameters.items()), data,
+            data=data,
         )
         for workloads in families.values()
         for workload in workloads

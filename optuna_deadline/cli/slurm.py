@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,22 +22,14 @@ import typer
 
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.cli.app import (
-    AcrossHosts,
-    CheckpointPlace,
-    ObjectivePlace,
-    Park,
-    Patience,
-    Publish,
-    Storage,
-    command,
-)
+from optuna_deadline.cli.app import ObjectivePlace, Storage, command
 from optuna_deadline.cli.databases import check_url, load_study, storage_options
-from optuna_deadline.elastic import CHECKPOINTS, agree
+from optuna_deadline.cli.option_groups import Without
+from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.worker.segment import PATIENCE
 
 #: Seconds for which a worker waits for the slots of a dead worker: twice a lease and its grace.
 WAIT = 90
@@ -54,12 +46,12 @@ asked= ended= again= # not from whatever environment sbatch was called in
 job=$SLURM_JOB_ID
 if [[ $SLURM_ARRAY_TASK_ID ]]; then job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID; fi
 
-# When this job's time is over the workers have left: --until. The study's deadline is its own.
+# When this job's time is over the workers have left: --max-time. The study's deadline is its own.
 end=$SLURM_JOB_END_TIME
 if [[ ! $end ]]; then
     end=$(SLURM_TIME_FORMAT=%s scontrol show job "$job" | sed -n 's/.* EndTime=\([0-9]*\).*/\1/p')
 fi
-if [[ $end ]]; then worker+=(--until "$(date --utc --date="@$end" +%Y-%m-%dT%H:%M:%SZ)"); fi
+if [[ $end ]]; then worker+=(--max-time "$(date --utc --date="@$end" +%Y-%m-%dT%H:%M:%SZ)"); fi
 
 # USR1 well before that end is a notice: the workers save, leave, and come back.
 notice() {{
@@ -208,6 +200,11 @@ def _array(words: Sequence[str]) -> str:
 
 
 _LOGS = Path("optuna_deadline_slurm")
+#: Options that the job sets itself, and those of the study.
+_OF_THE_JOB = Without(
+    ["gpus", "gpu_ids", "oversubscribe", "max_time", "slot_timeout", "preemption_notice",
+     "max_slots", "keep_all"]
+)  # fmt: skip
 
 
 @command
@@ -215,6 +212,7 @@ def slurm(
     objective: ObjectivePlace,
     study: Annotated[str, typer.Option(help="Name of the study.")],
     storage: Storage,
+    options: Annotated[WorkerOptions, _OF_THE_JOB],
     sbatch: Annotated[
         list[str] | None, typer.Argument(help="After --: further options of sbatch.")
     ] = None,
@@ -223,7 +221,6 @@ def slurm(
         str | None, typer.Option(help="GPUs per node, as for sbatch: 4, or a100:4.")
     ] = None,
     gres: Annotated[str | None, typer.Option(help="The same as --gres: gpu:a100:4.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPU slots per node, without GPUs.")] = None,
     array: Annotated[
         str | None, typer.Option(help="Number of independent jobs, or a range: 0-9%4.")
     ] = None,
@@ -237,55 +234,27 @@ def slurm(
     logs: Annotated[
         Path, typer.Option(help="Folder for the script and the output of jobs.")
     ] = _LOGS,
-    pool: Annotated[
-        str | None, typer.Option(help="Pool of slots; by default the study's name.")
-    ] = None,
-    weight: Annotated[
-        float | None, typer.Option(help="Weight of the study in the pool; 1 by default.")
-    ] = None,
-    divider: Annotated[
-        str | None, typer.Option(help="How the pool is divided: purse or even.")
-    ] = None,
-    checkpoints: CheckpointPlace = str(CHECKPOINTS),
-    patience: Patience = PATIENCE,
-    park: Park = 0,
-    publish: Publish = None,
-    across_hosts: AcrossHosts = False,
-    host_type: Annotated[
-        str | None, typer.Option(help="Type of the nodes, if prices depend on it.")
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the script without submitting it.")
     ] = False,
 ) -> None:
     """Submit a SLURM job that trains a study and requeues itself until it ends."""
-    resources = _resources(nodes, gpus_per_node, gres, cpus)
+    resources = _resources(nodes, gpus_per_node, gres, options.cpus)
     _check_file(objective)
-    _check_study(study, storage, host_type)
-    slots = ["--cpus", str(cpus)] if cpus else ["--gpus", "all"]
-    said = {
-        "--pool": pool,
-        "--weight": weight,
-        "--divider": divider,
-        "--patience": None if patience == PATIENCE else patience,
-        "--park": park or None,
-        "--host-type": host_type,
-    }
+    _check_study(study, storage, options.host_type)
+    offered = replace(options, gpus=None if options.cpus else "all", slot_timeout=WAIT)
     worker = [
-        *_program(), "worker", objective, "--study", study, *storage_options(storage), *slots,
-        "--checkpoints", checkpoints, "--wait", str(WAIT),
-        *(w for name, value in said.items() if value is not None for w in (name, str(value))),
-        *(["--across-hosts"] if across_hosts else []),
-        *([] if publish is None else ["--publish" if publish else "--no-publish"]),
+        *_program(), "worker", objective, "--study", study, *storage_options(storage),
+        *offered.words(),
     ]  # fmt: skip
-    options = {
+    asked = {
         **resources,
         "array": None if array is None else array_of(array),
         "time": time,
         "partition": partition,
     }
     logs = logs.absolute()
-    job = SlurmJob(study, worker, Path.cwd(), logs, options, sbatch or (), notice)
+    job = SlurmJob(study, worker, Path.cwd(), logs, asked, sbatch or (), notice)
     if dry_run:
         print(job.script(), end="")
         return
@@ -300,15 +269,15 @@ def _resources(
     if nodes < 1:
         raise DeadlineError(f"--nodes must be a number from 1, but got {nodes}.")
     given = {"--gpus-per-node": gpus_per_node, "--gres": gres, "--cpus": cpus}
-    asked = [name for name, value in given.items() if value]
-    if not asked:
+    wanted = [name for name, value in given.items() if value]
+    if not wanted:
         raise DeadlineError(
             "The job requests no GPUs: name them with --gpus-per-node 4 or --gres gpu:4, "
             "or train on "
             "CPU slots with --cpus 2."
         )
-    if len(asked) > 1:
-        raise DeadlineError(f"{' and '.join(asked)} are alternatives: give one of them.")
+    if len(wanted) > 1:
+        raise DeadlineError(f"{' and '.join(wanted)} are alternatives: give one of them.")
     if gres and "gpu" not in gres:
         raise DeadlineError(f"--gres {gres} requests no GPU: write --gres gpu:4.")
     gpus = {"gpus-per-node": gpus_per_node, "gres": gres}
@@ -331,7 +300,7 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
             "nodes reach."
         )
     found = load_study(name, storage)
-    terms = agree(found, None, None, {})
+    terms = agree(found, None)
     table = AllocationTable(open_table(found), name, terms.study_id)
     orders = table.orders("")
     if orders.settled or orders.end <= table.now():

@@ -172,7 +172,7 @@ def _check_room(table: AllocationTable, study: str, slots: int) -> None:
     others = (
         f"over several, which give as many each, the largest gang is {crossing.largest(offered)}."
         if crossing.groups
-        else "a gang crosses workers only where these say --across-hosts and share checkpoints."
+        else "a gang crosses workers only where these say --multi-node and share checkpoints."
     )
     raise DeadlineError(
         f"No worker of {study} has {slots} slots: the largest has {alone}, and {others}"

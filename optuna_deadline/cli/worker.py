@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -19,52 +19,27 @@ from optuna_deadline.cli.app import (
     INTERRUPTED,
     NO_VALUE,
     TIME_WAS_OVER,
-    AcrossHosts,
-    CheckpointPlace,
-    Cpus,
-    Deadline,
-    Earlier,
-    GpuIds,
-    Gpus,
-    HostType,
-    KeepAll,
-    MaxResource,
-    MaxSlots,
-    MinResource,
-    Money,
+    LogFormat,
     ObjectivePlace,
-    Oversubscribe,
-    Park,
-    Patience,
-    PolicyName,
-    PriceFile,
-    Publish,
-    ReductionFactor,
-    SamplerName,
-    SamplerSettings,
-    Settings,
-    SlotPrice,
     Storage,
-    Trials,
     command,
     console,
 )
-from optuna_deadline.cli.create import WhichWay, make, price_given
+from optuna_deadline.cli.create import make
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.logs import Log, choose, logged
-from optuna_deadline.elastic import CHECKPOINTS, ElasticWorker, Result, agree, preload, prepare
+from optuna_deadline.cli.logs import Log, logged
+from optuna_deadline.cli.option_groups import Without
+from optuna_deadline.elastic import ElasticWorker, Result, agree, preload, prepare
 from optuna_deadline.elastic.lifecycle import when_answering
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
-from optuna_deadline.policies.registry import DEFAULT_DIVIDER
+from optuna_deadline.options import StudyOptions, WorkerOptions
 from optuna_deadline.rank.fork_server import ForkServer
-from optuna_deadline.study.terms import Terms
-from optuna_deadline.values.budgets import make_budget
+from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.worker.devices import present_gpus
-from optuna_deadline.worker.segment import PATIENCE
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -74,57 +49,18 @@ def worker(
     objective: ObjectivePlace,
     study: Annotated[str, typer.Option(help="Name of the study.")],
     storage: Storage,
-    gpus: Gpus = None,
-    gpu_ids: GpuIds = None,
-    cpus: Cpus = None,
-    oversubscribe: Oversubscribe = False,
-    pool: Annotated[
-        str | None, typer.Option(help="Pool of slots; by default the study's name.")
-    ] = None,
-    weight: Annotated[
-        float | None, typer.Option(help="Weight of the study in the pool; 1 by default.")
-    ] = None,
-    divider: Annotated[
-        str,
-        typer.Option(help="How the pool is divided: purse or even; the same for all workers."),
-    ] = DEFAULT_DIVIDER,
-    checkpoints: CheckpointPlace = str(CHECKPOINTS),
-    patience: Patience = PATIENCE,
-    park: Park = 0,
-    publish: Publish = None,
-    across_hosts: AcrossHosts = False,
-    host_type: HostType = None,
-    until: Annotated[
-        str | None,
-        typer.Option(help="When this worker must have exited: 55m from now, or a time."),
-    ] = None,
-    wait: Annotated[
-        float, typer.Option(help="Seconds to wait for slots in use or for the database.")
-    ] = 0.0,
-    preemption_notice: Annotated[
-        str | None,
-        typer.Option(help="Command or URL that announces the preemption of this host."),
-    ] = None,
-    log: Annotated[Log, typer.Option(help="Format of messages.")] = Log.text,
+    options: Annotated[WorkerOptions, Without(["keep_all"])],
+    log: LogFormat = Log.text,
 ) -> None:
     """Train trials of a study on this machine; start one worker on each machine."""
-    choose(log)
-    source, offer = prepare(
-        objective, gpus, cpus, gpu_ids=gpu_ids, oversubscribe=oversubscribe,
-        weight=weight, divider=divider, patience=patience, park=park,
-        until=until, checkpoints=checkpoints,
-    )  # fmt: skip
+    source, offer = prepare(objective, options)
 
     def start() -> ElasticWorker:
         found = load_study(study, storage)
-        return ElasticWorker(
-            found, source, agree(found, None, None, {}), offer=offer, pool=pool, weight=weight,
-            divider=divider, checkpoints=checkpoints, patience=patience, park=park,
-            publish=publish, across_hosts=across_hosts, host_type=host_type, until=until,
-            wait=wait, preemption_notice=preemption_notice,
-        )  # fmt: skip
+        terms = agree(found, None, Given(max_slots=options.max_slots))
+        return ElasticWorker(found, source, terms, options, offer=offer)
 
-    work(when_answering(start, wait), log)
+    work(when_answering(start, options.slot_timeout), log)
 
 
 def work(elastic: ElasticWorker, log: Log) -> Result:
@@ -176,77 +112,48 @@ def describe(result: Result, terms: Terms) -> str:
 
 
 _STORAGE = "sqlite:///study.db"
+#: Options of workers that join a study on other machines or share a pool, and of the study.
+_OF_POOLS = Without(
+    ["pool", "weight", "sharing", "multi_node", "max_time", "slot_timeout", "preemption_notice",
+     "max_slots", "keep_all"]
+)  # fmt: skip
 
 
 @command
 def run(
     objective: ObjectivePlace,
-    deadline: Deadline,
+    terms: StudyOptions,
+    options: Annotated[WorkerOptions, _OF_POOLS],
     study: Annotated[
         str | None,
         typer.Option(help="Name of the study; by default that of the objective's file or module."),
     ] = None,
     storage: Storage = _STORAGE,
-    direction: WhichWay = None,
-    gpus: Gpus = None,
-    gpu_ids: GpuIds = None,
-    cpus: Cpus = None,
-    oversubscribe: Oversubscribe = False,
-    policy: PolicyName = None,
-    settings: Settings = None,
-    min_resource: MinResource = None,
-    max_resource: MaxResource = None,
-    reduction_factor: ReductionFactor = None,
-    max_slots: MaxSlots = None,
-    budget: Money = None,
-    price: SlotPrice = None,
-    prices: PriceFile = None,
-    earlier: Earlier = None,
-    sampler: SamplerName = None,
-    sampler_set: SamplerSettings = None,
-    n_trials: Trials = None,
-    keep_all: KeepAll = False,
-    host_type: HostType = None,
-    checkpoints: CheckpointPlace = str(CHECKPOINTS),
-    patience: Patience = PATIENCE,
-    park: Park = 0,
-    publish: Publish = None,
-    log: Annotated[Log, typer.Option(help="Format of messages.")] = Log.text,
+    log: LogFormat = Log.text,
 ) -> None:
     """Create a study and train it on this machine until the deadline.
 
     The same command continues the study until its deadline. Workers on other machines can join.
     """
-    choose(log)
-    if gpus is None and gpu_ids is None and cpus is None:
+    if options.gpus is None and options.gpu_ids is None and options.cpus is None:
         if not present_gpus():
             raise DeadlineError(
                 "This machine has no GPU: give a number of CPU slots, as in --cpus 2."
             )
-        gpus = "all"
-    money = make_budget(budget, price_given(price, prices))
-    source, offer = prepare(
-        objective, gpus, cpus, gpu_ids=gpu_ids, oversubscribe=oversubscribe,
-        patience=patience, park=park, checkpoints=checkpoints,
-        budget=money, host_type=host_type, max_slots=max_slots,
-    )  # fmt: skip
+        options = replace(options, gpus="all")
+    options = replace(options, max_slots=terms.max_slots)
+    source, offer = prepare(objective, options, budget=terms.money)
     server: ForkServer | None = None
 
     def load() -> None:
         nonlocal server
+        assert terms.deadline is not None
         with show_wait("Loading the objective"):
-            server = preload(source, offer, deadline, checkpoints)
+            server = preload(source, offer, terms.deadline, options.checkpoints)
 
-    made, terms = make(
-        study or _name(objective), storage, deadline, direction, policy, settings, min_resource,
-        max_resource, reduction_factor, money, earlier, max_slots=max_slots, sampler=sampler,
-        sampler_settings=sampler_set, n_trials=n_trials, keep_all=keep_all, before=load,
-    )  # fmt: skip
-    worker = ElasticWorker(
-        made, source, terms, offer=offer, checkpoints=checkpoints, patience=patience, park=park,
-        publish=publish, host_type=host_type, fork_server=server,
-    )  # fmt: skip
-    if work(worker, log).trial_number is None:
+    made, agreed = make(study or _name(objective), storage, terms, before=load)
+    elastic = ElasticWorker(made, source, agreed, options, offer=offer, fork_server=server)
+    if work(elastic, log).trial_number is None:
         raise typer.Exit(NO_VALUE)
 
 

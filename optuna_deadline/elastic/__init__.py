@@ -2,23 +2,20 @@
 
 from optuna_deadline.elastic.arguments import (
     agree,
-    check,
-    check_max_slots,
+    extend,
     keep_all_checkpoints,
     preload,
     prepare,
 )
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.running import run
-from optuna_deadline.elastic.worker import CHECKPOINTS, ElasticWorker
+from optuna_deadline.elastic.worker import ElasticWorker
 
 __all__ = [
-    "CHECKPOINTS",
     "ElasticWorker",
     "Result",
     "agree",
-    "check",
-    "check_max_slots",
+    "extend",
     "keep_all_checkpoints",
     "preload",
     "prepare",

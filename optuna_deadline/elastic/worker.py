@@ -10,7 +10,6 @@ import signal
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from optuna.pruners import NopPruner
 from optuna.storages import InMemoryStorage
@@ -26,12 +25,7 @@ from optuna_deadline.checkpoints.storage import (
     place_of,
     root_of,
 )
-from optuna_deadline.elastic.arguments import (
-    check_park,
-    check_patience,
-    check_weight,
-    keeps_all_checkpoints,
-)
+from optuna_deadline.elastic.arguments import keeps_all_checkpoints
 from optuna_deadline.elastic.background import (
     dashboard_publisher,
     listening_for_notifications,
@@ -45,6 +39,7 @@ from optuna_deadline.elastic.result import Result, study_result
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
 from optuna_deadline.history.text import shortfalls_by_joining
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.leftovers import delete_needless
@@ -52,7 +47,7 @@ from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.planning.settlement import CheckpointAvailability
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.policies.registry import DEFAULT_DIVIDER, make_divider
+from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
@@ -62,12 +57,10 @@ from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE
-from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.worker.agent import END_IS_LATE, Agent
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, leave_outages_to_workers
 from optuna_deadline.worker.devices import Offer, host_name, make_offer
 from optuna_deadline.worker.registration import describe_machine
-from optuna_deadline.worker.segment import PATIENCE
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit, monotonic_end
 
 _logger = logging.getLogger("optuna_deadline")
@@ -77,26 +70,21 @@ _LEAVE_SECONDS = 5.0  # the same for a worker that was asked to stop: its databa
 _DELETE_SECONDS = 30.0  # seconds to delete what an ended study needs no longer
 _SETTLE_SECONDS = 0.3  # seconds for the last state in optuna-dashboard, after the deadline
 
-#: The default folder for checkpoints.
-CHECKPOINTS = Path("optuna_deadline_checkpoints")
-
 
 class ElasticWorker:
     """An agent and a planner for one study in this process.
 
-    See :func:`optuna_deadline.run` for the arguments; these are further ones.
-
     Args:
+        study: The study.
+        objective: The objective.
+        terms: The study's terms.
+        options: What the worker offers. Its slots are those of ``offer``, if that is given.
+        offer: The slots, if the caller has chosen them; else the CPU slots may exceed the cores.
+        policy: The policy, if it is an object of this process.
         ttl: Duration of a lease in seconds, if this worker is the pool's first.
         grace: Seconds from a lease's end until it may be reaped, if this worker is the first.
         listen: Whether to listen for PostgreSQL's notifications.
-        offer: The slots, if the caller has chosen them; None offers ``cpus``, which may exceed
-            the number of cores, and ``gpus``.
         ceiling: The number of slots that the study could get, if more than are offered now.
-        across_hosts: Whether this worker's slots may join gangs with slots of other hosts.
-        host_type: The host type that determines the price of the slots.
-        wait: Seconds to wait for slots that are held, for example by a worker that has just died.
-        preemption_notice: A command or a URL that announces a preemption of this host.
         fork_server: A fork server that has loaded the objective; see :func:`preload`.
     """
 
@@ -105,61 +93,43 @@ class ElasticWorker:
         study: Study,
         objective: Objective | ObjectiveSource | str,
         terms: Terms,
+        options: WorkerOptions,
         *,
-        cpus: int | None = None,
-        gpus: str | int | None = None,
-        pool: str | None = None,
-        weight: float | None = None,
-        divider: str = DEFAULT_DIVIDER,
-        checkpoints: str | Path | None = None,
-        patience: float = PATIENCE,
-        park: int = 0,
-        table: str | None = None,
+        offer: Offer | None = None,
         policy: policy_choice.PolicyLike | None = None,
         ttl: float = TTL,
         grace: float = GRACE,
         listen: bool = True,
-        publish: bool | None = None,
-        offer: Offer | None = None,
         ceiling: int = 0,
-        across_hosts: bool = False,
-        host_type: str | None = None,
-        until: DeadlineLike | None = None,
-        wait: float = 0.0,
-        preemption_notice: str | None = None,
         fork_server: ForkServer | None = None,
     ) -> None:
+        self.options = options
         self.terms = terms
-        database = open_table(study, table)
+        database = open_table(study, options.storage)
         self.table = AllocationTable(
-            database, pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
+            database, options.pool or study.study_name, terms.study_id, ttl=ttl, grace=grace
         )
         self._database = database
         self._listen = listen and NotificationListener.works_on(database)
         self.study = _planned(study)
-        self._publish = publish
         self._ledger = None
-        self._host_type = host_type or os.environ.get(HOST_TYPE) or None
+        self._host_type = options.host_type or os.environ.get(HOST_TYPE) or None
         if terms.budget is not None:
             self._ledger = BillingLedger(self.table, tariff_of(terms.budget, terms.started))
             self._ledger.read(self.table.now())
             terms.budget.check_type(self._host_type, self._ledger.tariff.rates)
-        self._offer = offer or make_offer(gpus, cpus, oversubscribe=True)
+        self._offer = offer or make_offer(
+            options.gpus, options.cpus, options.gpu_ids, oversubscribe=True
+        )
         self._ceiling = ceiling
-        self._address = _address(database) if across_hosts else None
+        self._address = _address(database) if options.multi_node else None
+        until = options.max_time
         self._time_limit = math.inf if until is None else monotonic_end(until)
-        self._wait = wait
-        self._notice = preemption_notice
         self._fork_server = fork_server
         self._agent: Agent | None = None
         self._leaving: str | None = None
-        self._weight = check_weight(weight)
-        self._patience = check_patience(patience)
-        self._park = check_park(park)
-        make_divider(divider)
-        self._divider = divider
         self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
-        place = place_of(checkpoints or CHECKPOINTS)
+        place = place_of(options.checkpoints)
         self._folder = root_of(place, study.study_name, study_terms.key(database, study))
         self._resumable = not isinstance(storage_of(study), InMemoryStorage)
         self._asked: list[int] = []
@@ -175,7 +145,7 @@ class ElasticWorker:
         """
         leave_outages_to_workers()
         settled, overhead = when_answering(
-            lambda: (self.table.orders("").settled, self._overhead()), self._wait
+            lambda: (self.table.orders("").settled, self._overhead()), self.options.slot_timeout
         )
         if settled:
             if self._fork_server is not None:
@@ -195,9 +165,9 @@ class ElasticWorker:
             self._folder,
             machine_info=about,
             poll=poll,
-            weight=self._weight,
-            patience=self._patience,
-            park=self._park,
+            weight=self.options.weight,
+            hang_timeout=self.options.hang_timeout,
+            keep_warm=self.options.keep_warm,
             replan=lambda: thread.wake(),
             time_limit=until,
             fork_server=self._fork_server,
@@ -219,7 +189,7 @@ class ElasticWorker:
             keep_all=keeps_all_checkpoints(self.study),
         )
         interval = max(0.5, poll)
-        leader = PoolLeader(self.table, self._divider, agent.id, interval=interval)
+        leader = PoolLeader(self.table, self.options.sharing, agent.id, interval=interval)
         ticks = (leader.tick, planner.tick)
 
         def planned(began: float) -> None:
@@ -228,7 +198,12 @@ class ElasticWorker:
 
         thread = planner_thread(ticks, interval, agent.wake, planned)
         publisher = dashboard_publisher(
-            self._database, self.study, self.table, self.terms, planner, wanted=self._publish
+            self._database,
+            self.study,
+            self.table,
+            self.terms,
+            planner,
+            wanted=self.options.dashboard,
         )
         with ExitStack() as leaving:
             if publisher is not None:
@@ -237,8 +212,10 @@ class ElasticWorker:
             leaving.callback(
                 lambda: thread.stop(0.0 if agent.left_without_database else _patience(agent))
             )
-            check_notice = leaving.enter_context(watching_preemption(self._notice, until, agent))
-            join(agent, self.table, self._wait)
+            check_notice = leaving.enter_context(
+                watching_preemption(self.options.preemption_notice, until, agent)
+            )
+            join(agent, self.table, self.options.slot_timeout)
             self._warn_of_shortfalls()
             begin = planner_starter(thread, agent)
             if publisher is not None:
@@ -291,7 +268,7 @@ class ElasticWorker:
     def _warn_of_shortfalls(self) -> None:
         """Warn if this study's arrival in the pool makes another study miss its deadline."""
         with suppress(*DATABASE_ERRORS):
-            divider = make_divider(self.table.divider() or self._divider)
+            divider = make_divider(self.table.divider() or self.options.sharing)
             for sentence in shortfalls_by_joining(
                 read_pool(self.table).snapshot, self.table.study_id, divider
             ):

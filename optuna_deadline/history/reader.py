@@ -205,12 +205,12 @@ class HistoryReader:
         )
 
 
-def read_history(study: Study, table: str | None = None) -> History:
+def read_history(study: Study, storage: str | None = None) -> History:
     """The history of a study; see :func:`table_of` for the arguments and errors.
 
     For a study that only ``study.optimize`` trains, it is read from Optuna's trials.
     """
-    found, terms = table_of(study, table)
+    found, terms = table_of(study, storage)
     history = HistoryReader(found, terms).read()
     if history.trials or history.workers:
         return history
@@ -218,18 +218,18 @@ def read_history(study: Study, table: str | None = None) -> History:
     return plain_history(terms, trials) if trials else history
 
 
-def table_of(study: Study, table: str | None = None) -> tuple[AllocationTable, Terms]:
+def table_of(study: Study, storage: str | None = None) -> tuple[AllocationTable, Terms]:
     """A study's table, in the pool that it joined last, and the terms of the study.
 
     Args:
         study: A study that has a deadline.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
         DeadlineError: The study has no deadline.
-        UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
+        UnsupportedStorage: The study's storage is not SQL, and no ``storage`` is given.
     """
-    database = open_table(study, table)
+    database = open_table(study, storage)
     found = study_terms.read(database, study)
     if found is None:
         raise DeadlineError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from optuna_deadline.errors import DeadlineError, argument
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.trial_index import TrialIndex, TrialIndexCache
 
@@ -19,7 +19,7 @@ class Resources:
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives state.
         reduction_factor: Every rung keeps one in this many.
-        most_trials: Maximum number of trials; None for as many as the time allows.
+        n_trials: Maximum number of trials; None for as many as the time allows.
         finish: Whether a study in a pool needs slots until all of them have ended, though the
             policy may end some; without a maximum it has no effect.
     """
@@ -27,7 +27,7 @@ class Resources:
     min_resource: int = 1
     max_resource: int | None = None
     reduction_factor: int = 4
-    most_trials: int | None = field(default=None, kw_only=True)
+    n_trials: int | None = field(default=None, kw_only=True)
     finish: bool = field(default=False, kw_only=True)
     #: Whether it trains each trial to its end, as far as time allows.
     ends_no_trial: ClassVar[bool] = False
@@ -37,9 +37,9 @@ class Resources:
 
     def __post_init__(self) -> None:
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
-        if self.most_trials is not None and not _is_count(self.most_trials, 1):
+        if self.n_trials is not None and not _is_count(self.n_trials, 1):
             raise DeadlineError(
-                f"most_trials must be a whole number from 1, but got {self.most_trials!r}."
+                f"n_trials must be a whole number from 1, but got {self.n_trials!r}."
             )
         if not isinstance(self.finish, bool):
             raise DeadlineError(f"finish must be True or False, but got {self.finish!r}.")
@@ -53,9 +53,9 @@ class Resources:
         """New trials that may still be started; None without a limit."""
         if snapshot.exhausted:
             return 0
-        if self.most_trials is None:
+        if self.n_trials is None:
             return None
-        return max(0, self.most_trials - len(snapshot.trials))
+        return max(0, self.n_trials - len(snapshot.trials))
 
     def index_of(self, trials: tuple[TrialView, ...]) -> TrialIndex:
         """The index of all trials; fast if few have changed since the last call."""
@@ -81,18 +81,16 @@ def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any)
     """
     if not _is_count(min_resource, 1):
         raise DeadlineError(
-            f"{argument('min_resource')} must be a whole number of steps from 1, but got "
-            f"{min_resource!r}."
+            f"min_resource must be a whole number of steps from 1, but got {min_resource!r}."
         )
     if not _is_count(reduction_factor, 2):
         raise DeadlineError(
-            f"{argument('reduction_factor')} must be a whole number from 2, but got "
-            f"{reduction_factor!r}."
+            f"reduction_factor must be a whole number from 2, but got {reduction_factor!r}."
         )
     if max_resource is not None and not _is_count(max_resource, min_resource):
         raise DeadlineError(
-            f"{argument('max_resource')} must be a whole number of steps not below "
-            f"{argument('min_resource')}, but got {max_resource!r} and {min_resource!r}."
+            f"max_resource must be a whole number of steps not below "
+            f"min_resource, but got {max_resource!r} and {min_resource!r}."
         )
 
 

@@ -6,6 +6,7 @@ Names are built in or come from installed entry points.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -161,6 +162,18 @@ def find_policy(name: str) -> Any:
     raise DeadlineError(f"There is no policy {name!r}; choose one of {names}.")
 
 
+def registered_name(kind: type) -> str | None:
+    """The name of a registered class; None if it has none."""
+    for name, known in _OURS.items():
+        if known is kind:
+            return name
+    for point in entry_points(group=GROUP):
+        package = re.split(r"[.:]", point.value)[0]
+        if package == kind.__module__.partition(".")[0] and point.load() is kind:
+            return point.name
+    return None
+
+
 def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
     """A policy by its name, with the common parameters that it accepts.
 
@@ -171,17 +184,17 @@ def make_policy(name: str, parameters: Mapping[str, Any]) -> Policy:
     return build(find_policy(name), parameters, repr(name))
 
 
-DEFAULT_DIVIDER = "purse"
-_DIVIDERS: dict[str, Callable[[], Divider]] = {"purse": PurseDivider, "even": EvenDivider}
+DEFAULT_SHARING = "fair"
+_DIVIDERS: dict[str, Callable[[], Divider]] = {"fair": PurseDivider, "even": EvenDivider}
 
 
 def make_divider(name: str) -> Divider:
-    """A divider: "purse" for equal totals, "even" for equal shares, both by weight.
+    """A divider: "fair" for equal totals, "even" for equal shares, both by weight.
 
     Raises:
         DeadlineError: The name is unknown.
     """
     if name not in _DIVIDERS:
         names = ", ".join(repr(known) for known in _DIVIDERS)
-        raise DeadlineError(f"There is no divider {name!r}; choose one of {names}.")
+        raise DeadlineError(f"There is no sharing {name!r}; choose one of {names}.")
     return _DIVIDERS[name]()

@@ -54,5 +54,5 @@ def stopping_policy(policy: Policy) -> Policy:
         policy.min_resource,
         policy.max_resource,
         policy.reduction_factor,
-        most_trials=policy.most_trials,
+        n_trials=policy.n_trials,
     )

@@ -84,8 +84,8 @@ class DeadlinePruner(BasePruner):
             rung that it has passed is pruned.
         extend: Move the study's deadline to this later one, for every process: an instant, or a
             duration once the deadline has passed.
-        table: URL of a SQLite or PostgreSQL database for the table, needed if the study's storage
-            is not SQL.
+        storage: URL of a SQLite or PostgreSQL database for the table, needed if the study's
+            storage is not SQL.
         clock: The clocks of the process; tests inject theirs.
 
     Raises:
@@ -103,7 +103,7 @@ class DeadlinePruner(BasePruner):
         reduction_factor: int | None = None,
         rule: str | None = None,
         extend: bool = False,
-        table: str | None = None,
+        storage: str | None = None,
         clock: ProcessClock | None = None,
     ) -> None:
         if rule is not None and rule not in RULES:
@@ -120,11 +120,11 @@ class DeadlinePruner(BasePruner):
             "max_resource": max_resource,
             "reduction_factor": reduction_factor or (4 if rule == "hypersched" else None),
         }
-        parameters = policy_choice.merge(resources, policy_parameters)
+        parameters = {**resources, **(policy_parameters or {})}
         policy_choice.complete(policy, parameters)
         self._given = Given(policy, parameters, rule=rule)
         self._extend = extend
-        self._table = table
+        self._table_url = storage
         self.clock = clock or ProcessClock()
         self._constructed = self.clock.now()
         self._forget()
@@ -141,7 +141,7 @@ class DeadlinePruner(BasePruner):
         Raises:
             DeadlineConflict: The study has another deadline.
             DeadlineError: The deadline has passed, or the study has several objectives.
-            UnsupportedStorage: The storage is not SQL, and ``table`` is not given.
+            UnsupportedStorage: The storage is not SQL, and ``storage`` is not given.
             StudyGone: The study was deleted.
         """
         step = trial.last_step
@@ -285,7 +285,7 @@ class DeadlinePruner(BasePruner):
             DeadlineConflict: The study has another deadline.
             DeadlineError: The deadline has passed, or comes before the trial could report; or the
                 study has several objectives.
-            UnsupportedStorage: The storage is not SQL, and ``table`` is not given.
+            UnsupportedStorage: The storage is not SQL, and ``storage`` is not given.
             StudyGone: The study was deleted.
         """
         with self._lock:
@@ -321,7 +321,7 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             trackers = self._trackers.setdefault(storage_of(study), {})
             if id_of(study) not in trackers:
-                database = open_table(study, self._table)
+                database = open_table(study, self._table_url)
                 terms = _terms.fix(
                     database,
                     study,

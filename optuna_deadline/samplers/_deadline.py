@@ -107,21 +107,21 @@ class DeadlineSampler(BaseSampler):
     Args:
         sampler: The wrapped sampler, :class:`optuna.samplers.TPESampler` by default.
         seed: The seed of the default sampler.
-        earlier: Earlier studies of the same search, or their names in this study's storage. The
-            first trials of this study get the parameters of the best report of each. A
-            parameter that is missing there, or whose value is outside this study's range, is
+        warm_start_from: Earlier studies of the same search, or their names in this study's
+            storage. The first trials of this study get the parameters of the best report of each.
+            A parameter that is missing there, or whose value is outside this study's range, is
             sampled. An earlier study without a report is skipped.
         floor: The share of the trials that are sampled from the real study, from 0 to 1.
         startup: Trials that must have reported before forecasts are used; three times the
             default of TPE's ``n_startup_trials``.
-        table: URL of the database of the allocation table, if the study's storage is not SQL.
+        storage: URL of the database of the allocation table, if the study's storage is not SQL.
         look: Reads the time left and the paces; tests and simulations pass their own.
 
     Raises:
         DeadlineError: ``floor`` is not between 0 and 1, ``startup`` is not a whole number from 0,
-            ``earlier`` is not a list of studies, or ``seed`` is given with a sampler of your own,
-            which takes its seed itself. When the first trial is sampled: there is no earlier
-            study of a name, or it has several objectives.
+            ``warm_start_from`` is not a list of studies, or ``seed`` is given with a sampler of
+            your own, which takes its seed itself. When the first trial is sampled: there is no
+            earlier study of a name, or it has several objectives.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class DeadlineSampler(BaseSampler):
         sampler: BaseSampler | None = None,
         *,
         seed: int | None = None,
-        earlier: Iterable[StudyLike] = (),
+        warm_start_from: Iterable[StudyLike] = (),
         floor: float = 0.1,
         startup: int = 30,
-        table: str | None = None,
+        storage: str | None = None,
         look: Look | None = None,
     ) -> None:
         if sampler is not None and seed is not None:
@@ -155,9 +155,9 @@ class DeadlineSampler(BaseSampler):
                 f"number from 0, but got {startup!r}."
             )
         self._sampler = TPESampler(seed=seed) if sampler is None else sampler
-        self._earlier = EarlierBest(earlier)
+        self._earlier = EarlierBest(warm_start_from)
         self._floor, self._startup = floor, startup
-        self._look = TableLook(table) if look is None else look
+        self._look = TableLook(storage) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
         self._warned = False
 

@@ -14,7 +14,7 @@ from optuna_deadline.samplers._deadline import DeadlineSampler
 from optuna_deadline.study.policy_choice import import_named
 
 _ATTRIBUTE = "optuna_deadline:sampler"
-_EARLIER = "optuna_deadline:earlier"
+_EARLIER = "optuna_deadline:warm_start_from"
 _BY_NAME: dict[str, Callable[..., BaseSampler]] = {
     "tpe": samplers.TPESampler,
     "gp": samplers.GPSampler,
@@ -72,4 +72,4 @@ def sampler_of(study: Study) -> DeadlineSampler:
     """The sampler of an elastic study, by its stored name."""
     known = study.user_attrs.get(_ATTRIBUTE)
     asked = None if known is None else make_sampler(known["name"], known["parameters"])
-    return DeadlineSampler(asked, earlier=study.user_attrs.get(_EARLIER, []))
+    return DeadlineSampler(asked, warm_start_from=study.user_attrs.get(_EARLIER, []))

@@ -46,15 +46,15 @@ class TableLook:
     pace of a plain trial comes from its dates.
 
     Args:
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
     """
 
-    def __init__(self, table: str | None = None) -> None:
-        self._table = table
+    def __init__(self, storage: str | None = None) -> None:
+        self._table_url = storage
 
     def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
         """Three statements, whatever the number of trials."""
-        database = opened_table(study, self._table)
+        database = opened_table(study, self._table_url)
         terms = None if database is None else study_terms.read(database, study)
         if database is None or terms is None:
             return Situation(math.inf, None, by_dates(trials, datetime.now()))

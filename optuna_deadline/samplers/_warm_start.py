@@ -64,17 +64,20 @@ class EarlierBest:
         earlier: The earlier studies, in the order of the first trials.
 
     Raises:
-        DeadlineError: ``earlier`` is not a list of studies and names.
+        DeadlineError: ``warm_start_from`` is not a list of studies and names.
     """
 
     def __init__(self, earlier: Iterable[StudyLike]) -> None:
         if isinstance(earlier, (str, Study)) or not isinstance(earlier, Iterable):
             raise DeadlineError(
-                "earlier is a list of studies or of their names: write earlier=['last-week']."
+                "warm_start_from is a list of studies or of their names: write "
+                "warm_start_from=['last-week']."
             )
         self._earlier = tuple(earlier)
         if wrong := [one for one in self._earlier if not isinstance(one, (str, Study))]:
-            raise DeadlineError(f"earlier holds studies or their names, but has {wrong[0]!r}.")
+            raise DeadlineError(
+                f"warm_start_from holds studies or their names, but has {wrong[0]!r}."
+            )
         self._won: Sequence[Params] | None = None
         self._planned: OfTrial[Params | None] = OfTrial()
 

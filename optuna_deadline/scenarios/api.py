@@ -19,7 +19,7 @@ from optuna_deadline.values.prices import parse_amount
 
 
 def forecast(
-    study: Study, *, later: DeadlineLike | None = None, table: str | None = None
+    study: Study, *, later: DeadlineLike | None = None, storage: str | None = None
 ) -> Forecast:
     """Predict the best value at the deadline, and the value of each trial.
 
@@ -32,13 +32,13 @@ def forecast(
         later: What if the deadline were this much later, as ``"1h"`` or a timedelta;
             :func:`what_if` also
             simulates the study's policy.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
         DeadlineError: The study has no deadline, or ``later`` is not a duration.
-        UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
+        UnsupportedStorage: The study's storage is not SQL, and no ``storage`` is given.
     """
-    history = read_history(study, table)
+    history = read_history(study, storage)
     if later is not None:
         history = replace(
             history, deadline=history.deadline + parse_duration(later, argument("later"))
@@ -55,7 +55,7 @@ def what_if(
     draws: int = DRAWS,
     seconds: float = SECONDS,
     seed: int = 0,
-    table: str | None = None,
+    storage: str | None = None,
 ) -> WhatIf:
     """Predict the end of a study as it is, and with more time, slots or money.
 
@@ -72,14 +72,14 @@ def what_if(
         draws: Simulated ends of each case.
         seconds: After this time no further draw starts; at least one is made.
         seed: Other seeds draw other ends.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
         DeadlineError: The study has no deadline, has ended or not been trained yet, or the change
             makes no sense for it.
-        UnsupportedStorage: The study's storage is not SQL, and no ``table`` is given.
+        UnsupportedStorage: The study's storage is not SQL, and no ``storage`` is given.
     """
-    history = read_history(study, table)
+    history = read_history(study, storage)
     given = study.pruner.policy if isinstance(study.pruner, DeadlinePruner) else None
     question = Scenario(
         history,

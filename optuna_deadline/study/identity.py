@@ -1,6 +1,6 @@
 """Which row belongs to a study, and the random key that distinguishes studies of one name.
 
-Beside Optuna's tables, a row has Optuna's id. A database named by ``table=`` numbers its studies
+Beside Optuna's tables, a row has Optuna's id. A database named by ``storage=`` numbers its studies
 itself and knows only their names, and a study that was deleted and created again has the same
 name. There an attribute of the Optuna study also holds the row's key. The attribute is written
 first, under a lock, so a row with another key belongs to another study.
@@ -92,7 +92,7 @@ def _delete(database: Database, tx: Transaction, row: studies.StudyRow) -> None:
         raise DeadlineError(
             f"Workers still train another study named {row.name!r} whose table is in "
             f"{database.url}: stop them, wait until the leases of dead ones expire, "
-            "or name another database with table=URL."
+            "or name another database with storage=URL."
         )
     studies.delete(tx, row.study_id)
 

@@ -8,30 +8,100 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from optuna_deadline.errors import DeadlineError, spelled
+from optuna_deadline.errors import DeadlineError, argument, spelled
 from optuna_deadline.policies import DEFAULT, Plan, Policy, Snapshot
-from optuna_deadline.policies.registry import build, find_policy
+from optuna_deadline.policies.registry import build, find_policy, registered_name
 from optuna_deadline.rank.objective import import_place
 
-#: A name ("hypersched"), a place ("policy.py:Mine"), an object with ``plan``, its class, or a
-#: function from a snapshot to a plan.
+#: A name ("hypersched"), a place ("policy.py:Mine"), either with parameters
+#: ("hypersched:recharge=8"); an object with ``plan``, its class, or a function from a snapshot to
+#: a plan.
 PolicyLike: TypeAlias = str | Policy | Callable[[Snapshot], Plan] | type[Policy]
 
 _OBJECT = "object:"
 _FACTOR = 4  #: of the rungs in charts if the policy has none
 
 
+def parse(policy: PolicyLike | None) -> tuple[PolicyLike | None, dict[str, Any]]:
+    """Split a policy into what is stored as its name and its parameters.
+
+    An object of a registered class is its name and its fields. Any other object holds its
+    parameters itself.
+
+    Raises:
+        DeadlineError: A text has a parameter without a name or a value.
+    """
+    if isinstance(policy, str):
+        return parse_call(policy, "policy")
+    kind = policy if isinstance(policy, type) else type(policy)
+    name = registered_name(kind)
+    if name is None or isinstance(policy, type):
+        return name or policy, {}
+    return name, without_none(_fields_of(policy))
+
+
+def _fields_of(policy: Any) -> dict[str, Any]:
+    if not is_dataclass(policy):
+        return {}
+    return {each.name: getattr(policy, each.name) for each in fields(policy) if each.init}
+
+
+def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
+    """Split a name or place from its parameters, as in ``hypersched:recharge=8,finish=true``.
+
+    A value that is not JSON is a string.
+
+    Args:
+        text: The name or place, a colon, and the parameters, divided by commas.
+        what: The kind of object, for messages: "policy" or "sampler".
+
+    Raises:
+        DeadlineError: A parameter has no name or no value.
+    """
+    split = re.fullmatch(r"(.*?):(\s*[^\W\d]\w*\s*=.*)", text, re.DOTALL)
+    if split is None:
+        return text, {}
+    name, rest = split.groups()
+    found: dict[str, Any] = {}
+    while rest:
+        setting = re.match(r"\s*([^\W\d]\w*)\s*=(.*)", rest, re.DOTALL)
+        if setting is None:
+            raise DeadlineError(
+                f"{argument(what)} {text} has parameters that cannot be read at {rest!r}: write "
+                f"{name}:NAME=VALUE,NAME=VALUE."
+            )
+        found[setting[1]], rest = _value(setting[2])
+    return name, found
+
+
+def _value(text: str) -> tuple[Any, str]:
+    """The first value of parameters divided by commas, and the text after its comma."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+        if not text[end:].strip():
+            return value, ""
+        if text[end:].lstrip().startswith(","):
+            return value, text[end:].lstrip()[1:]
+    except (ValueError, RecursionError):
+        pass
+    word, _, rest = text.partition(",")
+    return word.strip(), rest
+
+
 def name_of(policy: PolicyLike | None) -> str:
     """The name of a policy in the terms."""
     if policy is None:
         return DEFAULT
-    if isinstance(policy, str):
-        return policy
+    found, _ = parse(policy)
+    if isinstance(found, str):
+        return found
     kind = policy if hasattr(policy, "__qualname__") else type(policy)
     return f"{_OBJECT}{kind.__qualname__}"
 
@@ -47,6 +117,8 @@ def make(policy: PolicyLike | None, parameters: Mapping[str, Any]) -> Policy:
         DeadlineError: The policy does not exist, is an object of another process, or does not
             accept a parameter.
     """
+    policy, own = parse(policy)
+    parameters = {**parameters, **own}
     check_values(parameters)
     if not isinstance(policy, str):
         return build(find_policy(DEFAULT) if policy is None else policy, parameters, _say(policy))
@@ -74,6 +146,13 @@ def complete(policy: PolicyLike | None, given: Mapping[str, Any]) -> dict[str, A
     return {"reduction_factor": int(getattr(made, "reduction_factor", _FACTOR)), **known}
 
 
+def effective(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a stored policy: the stored ones, and its defaults for the others."""
+    if name.startswith(_OBJECT):
+        return dict(parameters)
+    return {**_fields_of(make(name, parameters)), **without_none(parameters)}
+
+
 def without_none(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that were given a value."""
     return {name: value for name, value in given.items() if value is not None}
@@ -95,36 +174,21 @@ def check_values(parameters: Mapping[str, Any]) -> None:
             ) from None
 
 
-def merge(resources: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Merge the parameters of every policy with further ones of this policy.
+def asked_for(
+    policy: PolicyLike | None, n_trials: int | None = None
+) -> tuple[PolicyLike | None, dict[str, Any]]:
+    """The policy and its parameters, with the number of trials that is given beside it.
 
     Raises:
-        DeadlineError: A further parameter is one that has its own argument.
+        DeadlineError: The number of trials is given twice, or a parameter has no value.
     """
-    twice = [name for name in own or {} if name in resources]
-    if twice:
+    policy, parameters = parse(policy)
+    if n_trials is not None and parameters.setdefault("n_trials", n_trials) != n_trials:
         raise DeadlineError(
-            f"{twice[0]} is a separate argument; leave it out of the policy's parameters."
+            f"{argument('n_trials')} is {n_trials}, and the policy's n_trials is "
+            f"{parameters['n_trials']}: give one of them."
         )
-    return {**resources, **(own or {})}
-
-
-def parse_settings(settings: list[str] | None, option: str = "--set") -> dict[str, Any]:
-    """Parse parameters such as ``name=value``; a value that is not JSON is a string.
-
-    Raises:
-        DeadlineError: A parameter has no name or no value.
-    """
-    found: dict[str, Any] = {}
-    for setting in settings or []:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise DeadlineError(f"{option} {setting} is not a setting: write {option} NAME=VALUE.")
-        try:
-            found[name.strip()] = json.loads(value)
-        except (ValueError, RecursionError):
-            found[name.strip()] = value
-    return found
+    return policy, parameters
 
 
 def import_named(place: str, what: str, fits: Callable[[Any], bool]) -> Any:

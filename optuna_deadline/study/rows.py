@@ -1,8 +1,8 @@
 """The row of a study, its deadline and terms, and its rungs.
 
-A study is looked up by its id if the table is beside Optuna's, and by its name if ``table=`` names
-a separate database. Such a database numbers the studies itself, and ``identity`` checks whether
-the row is the study's own. A rung has each trial's first report at or past its milestone.
+A study is looked up by its id if the table is beside Optuna's, and by its name if ``storage=``
+names a separate database. Such a database numbers the studies itself, and ``identity`` checks
+whether the row is the study's own. A rung has each trial's first report at or past its milestone.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def own_id(database: Database, study_: Study) -> int | None:
     if found is None:
         raise DeadlineError(
             f"Optuna keeps studies in the database {database.url}, but not "
-            f"{study_.study_name!r}; name a database without Optuna's tables with table=URL."
+            f"{study_.study_name!r}; name a database without Optuna's tables with storage=URL."
         )
     return int(found)
 

@@ -320,13 +320,16 @@ def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
 
 def _extending(stored: Terms) -> str:
     """How to move a deadline that has passed, for error messages."""
-    return spelled("extend=True", f"'optuna-deadline extend {stored.name} --deadline 2h'")
+    return spelled(
+        "optuna_deadline.extend(study, '2h')",
+        f"'optuna-deadline extend {stored.name} --deadline 2h'",
+    )
 
 
 def _moving(stored: Terms) -> str:
     """How to move a deadline that is ahead; a duration would move it at each start of a script."""
     return spelled(
-        "extend=True and a time such as 2030-01-31T18:00+01:00",
+        "optuna_deadline.extend(study, '2h')",
         f"'optuna-deadline extend {stored.name} --deadline 2h'",
     )
 
@@ -412,7 +415,10 @@ def check_given(stored: Terms, given: Given) -> None:
 
 
 def _listed(names: Iterable[str], values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{argument(name)} {values.get(name)!r}" for name in names)
+    own = ("policy", "max_slots", "n_trials")  # the others are parameters of the policy
+    return ", ".join(
+        f"{argument(name) if name in own else name} {values.get(name)!r}" for name in names
+    )
 
 
 def _terms(row: studies.StudyRow, now: float) -> Terms:

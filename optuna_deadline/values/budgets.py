@@ -77,7 +77,7 @@ class Budget:
         if host_type is None:
             raise DeadlineError(
                 f"The study's prices are by host type ({known}) and this host says none: name it "
-                f"with {spelled('host_type=', '--host-type')} or {HOST_TYPE}."
+                f"with {spelled('WorkerOptions(host_type=...)', '--host-type')} or {HOST_TYPE}."
             )
         raise DeadlineError(
             f"The study has no price for the host type {host_type!r} (it has some for {known}): "

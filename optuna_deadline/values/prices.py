@@ -85,12 +85,17 @@ def make_prices(given: PriceLike) -> tuple[Prices, str]:
     Args:
         given: One price for all slots: ``0.9``, ``"0.9usd"`` or a :class:`Price`. Prices by host
             type: a mapping of such prices, or ``"p3.8xlarge=12.24/4,g4dn.xlarge=0.526"``, where 4
-            is the number of slots that cost 12.24 together and are bought together.
+            is the number of slots that cost 12.24 together and are bought together. Or a file of
+            them, as ``"prices.csv"`` or ``"prices.csv:TYPE,PRICE,SLOTS"``; see
+            :func:`read_prices`.
 
     Raises:
         DeadlineError: A price cannot be parsed.
     """
-    if isinstance(given, str) and "=" in given:
+    if isinstance(given, str) and (file := re.fullmatch(r"(.+\.csv)(?::(.*))?", given.strip())):
+        names = [name.strip() for name in file[2].split(",")] if file[2] else None
+        given = read_prices(file[1], names)
+    elif isinstance(given, str) and "=" in given:
         given = _by_type(given)
     if not isinstance(given, Mapping):
         price, currency = _one(given)

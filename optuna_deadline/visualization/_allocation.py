@@ -49,7 +49,7 @@ _ENDS: dict[str, tuple[str, str, Symbol]] = {
 
 
 def plot_allocation(
-    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+    study: Study, n_recent_trials: int | None = None, *, storage: str | None = None
 ) -> go.Figure:
     """Plot the slots of each trial over time, with pauses, resizes and their reasons.
 
@@ -59,7 +59,7 @@ def plot_allocation(
     Args:
         study: A study with a deadline, running or ended.
         n_recent_trials: Show only this many trials, those that trained last; None shows all.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.
@@ -71,7 +71,7 @@ def plot_allocation(
     """
     check_number(n_recent_trials)
     _plotly.check_available()
-    return _plotly.figure_of(chart_allocation(read_history(study, table), n_recent_trials))
+    return _plotly.figure_of(chart_allocation(read_history(study, storage), n_recent_trials))
 
 
 def check_number(n_recent_trials: int | None) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _POINTS = 120
 
 
-def plot_budget(study: Study, *, table: str | None = None) -> go.Figure:
+def plot_budget(study: Study, *, storage: str | None = None) -> go.Figure:
     """Plot the money spent so far, against the budget spread evenly over the time.
 
     A dotted line marks each change of a price, with the new price per hour, and the host type if
@@ -50,7 +50,7 @@ def plot_budget(study: Study, *, table: str | None = None) -> go.Figure:
 
     Args:
         study: A study with a deadline, running or ended.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.
@@ -60,7 +60,7 @@ def plot_budget(study: Study, *, table: str | None = None) -> go.Figure:
         ImportError: Plotly is not installed.
     """
     _plotly.check_available()
-    return _plotly.figure_of(chart_budget(read_history(study, table)))
+    return _plotly.figure_of(chart_budget(read_history(study, storage)))
 
 
 def chart_budget(history: History) -> Chart:

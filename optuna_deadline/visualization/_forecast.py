@@ -38,7 +38,7 @@ _BEST = 100  # improvements, the newest ones
 
 
 def plot_forecast(
-    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+    study: Study, n_recent_trials: int | None = None, *, storage: str | None = None
 ) -> go.Figure:
     """Plot the best value so far, and its forecast until the deadline.
 
@@ -50,7 +50,7 @@ def plot_forecast(
     Args:
         study: A study with a deadline, running or ended.
         n_recent_trials: Show only the reports of this many newest trials; None shows all.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.
@@ -62,7 +62,7 @@ def plot_forecast(
     """
     check_number(n_recent_trials)
     _plotly.check_available()
-    return _plotly.figure_of(chart_forecast(read_history(study, table), n_recent_trials))
+    return _plotly.figure_of(chart_forecast(read_history(study, storage), n_recent_trials))
 
 
 def chart_forecast(

@@ -45,7 +45,7 @@ _KINDS: dict[str, tuple[str, Symbol]] = {
 
 
 def plot_rungs(
-    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+    study: Study, n_recent_trials: int | None = None, *, storage: str | None = None
 ) -> go.Figure:
     """Plot the report of each trial at each rung that it reached, and its state after it.
 
@@ -55,7 +55,7 @@ def plot_rungs(
     Args:
         study: A study with a deadline, running or ended.
         n_recent_trials: Show only this many newest trials; None shows all.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.
@@ -67,7 +67,7 @@ def plot_rungs(
     """
     check_number(n_recent_trials)
     _plotly.check_available()
-    return _plotly.figure_of(chart_rungs(read_history(study, table), n_recent_trials))
+    return _plotly.figure_of(chart_rungs(read_history(study, storage), n_recent_trials))
 
 
 def chart_rungs(history: History, n_recent_trials: int | None = None) -> Chart:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _POINTS = 400
 
 
-def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
+def plot_utilization(study: Study, *, storage: str | None = None) -> go.Figure:
     """Plot the number of slots that trained, started or stopped, and idled.
 
     A start lasts from the grant to the first step, a stop from the directive to the last rank's
@@ -35,7 +35,7 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
 
     Args:
         study: A study with a deadline, running or ended.
-        table: The database of the allocation table, if the study's storage is not SQL.
+        storage: The database of the allocation table, if the study's storage is not SQL.
 
     Returns:
         A :class:`plotly.graph_objects.Figure`.
@@ -45,7 +45,7 @@ def plot_utilization(study: Study, *, table: str | None = None) -> go.Figure:
         ImportError: Plotly is not installed.
     """
     _plotly.check_available()
-    return _plotly.figure_of(chart_utilization(read_history(study, table)))
+    return _plotly.figure_of(chart_utilization(read_history(study, storage)))
 
 
 def chart_utilization(history: History, most_steps: int = _POINTS) -> Chart:

@@ -117,42 +117,42 @@ def _draw(axes: Axes, part: ChartPart) -> None:
 
 
 def plot_allocation(
-    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+    study: Study, n_recent_trials: int | None = None, *, storage: str | None = None
 ) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_allocation`; it shows no reasons."""
     check_number(n_recent_trials)
     check_available()
-    return axes_of(chart_allocation(read_history(study, table), n_recent_trials))
+    return axes_of(chart_allocation(read_history(study, storage), n_recent_trials))
 
 
 def plot_forecast(
-    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+    study: Study, n_recent_trials: int | None = None, *, storage: str | None = None
 ) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_forecast`."""
     check_number(n_recent_trials)
     check_available()
-    return axes_of(chart_forecast(read_history(study, table), n_recent_trials))
+    return axes_of(chart_forecast(read_history(study, storage), n_recent_trials))
 
 
-def plot_budget(study: Study, *, table: str | None = None) -> Axes:
+def plot_budget(study: Study, *, storage: str | None = None) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_budget`."""
     check_available()
-    return axes_of(chart_budget(read_history(study, table)))
+    return axes_of(chart_budget(read_history(study, storage)))
 
 
-def plot_utilization(study: Study, *, table: str | None = None) -> Axes:
+def plot_utilization(study: Study, *, storage: str | None = None) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_utilization`."""
     check_available()
-    return axes_of(chart_utilization(read_history(study, table)))
+    return axes_of(chart_utilization(read_history(study, storage)))
 
 
 def plot_rungs(
-    study: Study, n_recent_trials: int | None = None, *, table: str | None = None
+    study: Study, n_recent_trials: int | None = None, *, storage: str | None = None
 ) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_rungs`."""
     check_number(n_recent_trials)
     check_available()
-    return axes_of(chart_rungs(read_history(study, table), n_recent_trials))
+    return axes_of(chart_rungs(read_history(study, storage), n_recent_trials))
 
 
 __all__ = [

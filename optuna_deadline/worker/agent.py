@@ -38,7 +38,7 @@ from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.registration import PoolMembership
 from optuna_deadline.worker.sampling import TrialSampler
-from optuna_deadline.worker.segment import PATIENCE, Gang
+from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang
 from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit
 from optuna_deadline.worker.watchdog import Watchdog
@@ -74,8 +74,8 @@ class Agent:
         machine_info: The description of this host.
         poll: Seconds between two readings of the plan.
         weight: The study's weight in the pool; None leaves it unchanged.
-        patience: Seconds without a message after which ranks count as hung.
-        park: The most paused trials in this host's memory.
+        hang_timeout: Seconds without a message after which ranks count as hung.
+        keep_warm: The most paused trials in this host's memory.
         replan: Called after events that the planner should read.
         time_limit: When it leaves by itself; never by default.
         fork_server: A fork server that has loaded the objective and knows the worker's id.
@@ -95,8 +95,8 @@ class Agent:
         machine_info: MachineInfo | None = None,
         poll: float = 1.0,
         weight: float | None = None,
-        patience: float = PATIENCE,
-        park: int = 0,
+        hang_timeout: float = HANG_TIMEOUT,
+        keep_warm: int = 0,
         replan: Callable[[], None] = lambda: None,
         time_limit: WorkerTimeLimit | None = None,
         fork_server: ForkServer | None = None,
@@ -106,7 +106,7 @@ class Agent:
         self._poll = poll
         self._gangs: dict[int, Gang] = {}
         self._plan: tuple[float, Mapping[int, int]] = (-math.inf, {})
-        self._parking = ParkedProcesses(park, any_slot=not offer.gpus)
+        self._parking = ParkedProcesses(keep_warm, any_slot=not offer.gpus)
         self._slots = offer.size
         self._began_at = self._awake_at = time.monotonic()
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest readings of the plan
@@ -158,7 +158,7 @@ class Agent:
             self._fetcher,
             self._sweeper,
             self._lease_clock,
-            patience,
+            hang_timeout,
             self._membership.reaches,
             self._parking,
             self._cross_host.leader,

@@ -59,7 +59,7 @@ def make_offer(
         )
     cores = own_cores()
     if cpus is not None and cpus > cores and not oversubscribe:
-        more = spelled("oversubscribe=True", "--oversubscribe")
+        more = spelled("WorkerOptions(oversubscribe=True)", "--oversubscribe")
         raise DeadlineError(
             f"{argument('cpus')} asks for {cpus} CPU slots, more than the cores of this process "
             f"({cores}): ask for fewer, or add {more}."

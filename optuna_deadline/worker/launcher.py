@@ -32,7 +32,7 @@ class SegmentLauncher:
         fetcher: Finds the checkpoint to resume from.
         sweeper: Deletes checkpoints that no row names.
         lease_clock: Until when the leases are trusted.
-        patience: Seconds without a message after which ranks count as hung.
+        hang_timeout: Seconds without a message after which ranks count as hung.
         reaches: Whether this worker can read files of an origin.
         parking: The parked processes.
         gang_leader: Connects ranks on several hosts.
@@ -48,7 +48,7 @@ class SegmentLauncher:
         fetcher: CheckpointFetcher,
         sweeper: CheckpointSweeper,
         lease_clock: LeaseClock,
-        patience: float,
+        hang_timeout: float,
         reaches: Callable[[CheckpointOrigin], bool],
         parking: ParkedProcesses,
         gang_leader: GangLeader,
@@ -61,7 +61,7 @@ class SegmentLauncher:
         self._fetcher = fetcher
         self._sweeper = sweeper
         self._lease_clock = lease_clock
-        self._patience = patience
+        self._hang_timeout = hang_timeout
         self._reaches = reaches
         self._parking = parking
         self._gang_leader = gang_leader
@@ -104,7 +104,7 @@ class SegmentLauncher:
             return  # this worker was frozen in between: another trial may have the slots
         if grant.fence == row.fence + 1:
             self._sweeper.sweep_unnamed(row.number, row.fence)
-        gang = Gang(grant, row.failures, trained, granted_at=sent, patience=self._patience)
+        gang = Gang(grant, row.failures, trained, granted_at=sent, hang_timeout=self._hang_timeout)
         gang.inbox = TrialInbox(
             self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler,
             self._saving,

@@ -149,7 +149,7 @@ def _outcome_of(gang: Gang) -> SegmentOutcome:
         )
     if payload in (LEASE_EXPIRED_EXIT_CODE, -signal.SIGALRM):
         return SegmentOutcome("paused", "untrusted", failures=gang.failures)
-    hung = f"no rank sent a message for {gang.patience:g} s or more" if gang.hung else None
+    hung = f"no rank sent a message for {gang.hang_timeout:g} s or more" if gang.hung else None
     return _outcome_of_death(gang, hung or _describe_exit_code(payload))
 
 

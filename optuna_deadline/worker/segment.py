@@ -33,7 +33,7 @@ _SAVE_SECONDS = 120.0  # more seconds to save, if the host gives the time
 
 #: Seconds without a message from any rank after which the gang counts as hung. Shorter than
 #: the timeout of gloo's collectives, whose error would hide the cause.
-PATIENCE = 900.0
+HANG_TIMEOUT = 900.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Gang:
     pending_writes: PendingWrites = field(default_factory=PendingWrites)
     directives_by_call: dict[int, Directive] = field(default_factory=dict)
     first_exit_at: float | None = None
-    patience: float = PATIENCE
+    hang_timeout: float = HANG_TIMEOUT
     last_message_at: float | None = None
     longest_silence: float = 0.0  #: seconds between two messages, the first since the grant
     longest_step_silence: float = 0.0  #: the same without the first one, which is a start
@@ -337,7 +337,9 @@ class Gang:
         """
         if self.hung or self.progress.position is None or self.last_message_at is None:
             return
-        if time.monotonic() - self.last_message_at > max(self.patience, 3 * self.longest_silence):
+        if time.monotonic() - self.last_message_at > max(
+            self.hang_timeout, 3 * self.longest_silence
+        ):
             self.hung = True
             self.kill()
 

@@ -45,7 +45,7 @@ class WorkerTimeLimit:
             raise DeadlineError(
                 f"This worker's time limit is {said}, and saving its trials and leaving may take "
                 f"{format_duration(needed)}: give it more time "
-                f"({spelled('until=', '--until')}, or the job's time limit)."
+                f"({spelled('max_time', '--max-time')}, or the job's time limit)."
             )
 
     def bring_forward(self, at: float) -> None:

@@ -32,6 +32,7 @@ from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.study import policy_choice, terms
+from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
 COMMANDS = ("status s --json", "events s", "forecast s", "load-best s", "pool show s")
@@ -76,7 +77,7 @@ def whole(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     shutil.copy(sqlite_template, path)
     study = optuna.create_study(study_name="s", storage=f"sqlite:///{path}", direction="maximize")
     database = open_table(study)
-    agree(study, "1h", None, {}, budget=make_budget(100, 3))
+    agree(study, "1h", Given(budget=make_budget(100, 3)))
     table = AllocationTable(database, "s", study._study_id)
     table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)
     term = table.elect_planner("me")

@@ -70,7 +70,12 @@ def test_a_worker_behind_the_pooler(
         return x
 
     result = optuna_deadline.run(
-        study, objective, cpus=2, deadline="8s", checkpoints=tmp_path, max_resource=5
+        study,
+        objective,
+        cpus=2,
+        deadline="8s",
+        checkpoints=tmp_path,
+        policy="adaptive_halving:max_resource=5",
     )
     assert result.settled
     trials = study.get_trials()

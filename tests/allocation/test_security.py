@@ -28,6 +28,7 @@ from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import STORAGE_VARIABLE, make_storage, open_storage
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.database_errors import describe_database_error
 
 pytestmark = pytest.mark.nightly_but(r"each_command|planner\[planner")
@@ -268,7 +269,7 @@ LEVELS = (*ROLES, "owner")
 def test_each_command_needs_the_role_of_the_table(role: str, world: World, as_role: As) -> None:
     owner = world.engine.url
     study = optuna.create_study(study_name="s", storage=owner.render_as_string(False))
-    terms = agree(study, "1h", None, {})
+    terms = agree(study, "1h")
     table = AllocationTable(world.database, "lab", terms.study_id)
     table.register("me", "node7", 1, ["gpu:0"], 0)
     term = table.elect_planner("me")
@@ -299,7 +300,7 @@ def test_a_worker_process_needs_the_role_of_a_planner(
     role: str, world: World, as_role: As, tmp_path: Path
 ) -> None:
     study = optuna.create_study(study_name="s", storage=world.engine.url.render_as_string(False))
-    agree(study, "100s", "fifo", {"most_trials": 3})
+    agree(study, "100s", Given("fifo", {"n_trials": 3}))
     (tmp_path / "train.py").write_text(
         "def objective(trial):\n"
         "    x = trial.suggest_float('x', 0, 1)\n"
@@ -311,7 +312,7 @@ def test_a_worker_process_needs_the_role_of_a_planner(
     program = "from optuna_deadline.cli import app; app()"
     with subprocess.Popen(
         [sys.executable, "-c", program, "worker", "train.py:objective", "--study", "s", "--cpus",
-         "1", "--publish", "--oversubscribe"],
+         "1", "--dashboard", "--oversubscribe"],
         env={**os.environ, STORAGE_VARIABLE: as_role(role).url.render_as_string(False)},
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     ) as worker:  # fmt: skip

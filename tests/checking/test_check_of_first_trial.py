@@ -56,9 +56,13 @@ def _run(place: str, folder: Path) -> optuna.Study:
         study_name="s", direction="minimize", storage=f"sqlite:///{folder}/study.db"
     )
     optuna_deadline.run(
-        study, f"{_PLACE.parent}/{place}", cpus=2, deadline="60s",
-        checkpoints=folder / "checkpoints", policy="fifo", policy_parameters={"most_trials": 1},
-    )  # fmt: skip
+        study,
+        f"{_PLACE.parent}/{place}",
+        cpus=2,
+        deadline="60s",
+        checkpoints=folder / "checkpoints",
+        policy="fifo:n_trials=1",
+    )
     return study
 
 

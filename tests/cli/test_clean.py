@@ -24,7 +24,7 @@ from optuna_deadline.study import terms as study_terms
 def study(sqlite_url: str, tmp_path: Path) -> optuna.Study:
     """Two trials with three checkpoints each; the first has ended, the second trains."""
     made = optuna.create_study(study_name="s", storage=sqlite_url)
-    agree(made, "1h", None, {})
+    agree(made, "1h")
     table = table_of(made)
     table.register("me", "host", 1, [], 2)
     term = table.elect_planner("me")

@@ -25,7 +25,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('hostile')}/study.db"
     mine, theirs = (optuna.create_study(study_name=n, storage=url) for n in ("mine", EVIL))
     for study in (mine, theirs):
-        terms = agree(study, "1h", None, {})
+        terms = agree(study, "1h")
         table = AllocationTable(open_table(study), "lab", terms.study_id)
         table.register(EVIL + str(terms.study_id), EVIL, 1, [f"gpu:{EVIL}{terms.study_id}"], 0)
         worker = table.workers()[-1].id

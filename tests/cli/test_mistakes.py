@@ -27,7 +27,7 @@ def folder(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "train.py").write_text(_TRAIN)
     (tmp_path / "notes.txt").write_text("no database, however long its text is" * 100)
     monkeypatch.setattr(demo, "_check_installed", lambda: None)
-    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
+    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h")
     optuna.create_study(study_name="plain", storage=sqlite_url)
     return tmp_path
 
@@ -46,9 +46,12 @@ def refused(words: str, code: int = 2) -> str:
     ("words", "says"),
     [
         ("create s @ --deadline 2h", "with 'optuna-deadline extend s --deadline 2h'"),
-        ("create new @ --deadline 2h --min-resource 0", "--min-resource must be a whole number"),
+        (
+            "create new @ --deadline 2h --policy fifo:min_resource=0",
+            "min_resource must be a whole",
+        ),
         ("create new @ --deadline 2h --max-slots 0", "--max-slots must be a number of slots"),
-        ("create new @ --deadline 2h --max-resource 0", "not below --min-resource, but got 0"),
+        ("create new @ --deadline 2h --policy fifo:max_resource=0", "not below min_resource"),
         ("create new @ --deadline 2h --budget 20usd", "as in --price 0.9."),
         ("create new @ --deadline 2h --price 0.9", "give --budget 20usd too"),
         ("worker train.py:objective --study s @", "name some with --gpus all or --cpus 2"),
@@ -63,14 +66,14 @@ def refused(words: str, code: int = 2) -> str:
             "ask for fewer, or add --oversubscribe",
         ),
         ("worker train.py:objective --study s @ --cpus 1 --weight 0", "--weight must be"),
-        ("worker train.py:objective --study s @ --cpus 1 --park -1", "--park must be"),
+        ("worker train.py:objective --study s @ --cpus 1 --keep-warm -1", "--keep-warm must be"),
         (
             "create new @ --deadline 2h --sampler tp",
             "There is no sampler 'tp'; choose",
         ),
-        ("create new @ --deadline 2h --sampler tpe --sampler-set seeds=1", "cannot be created"),
-        ("create new @ --deadline 2h --sampler-set seed=1", "name one, as in --sampler tpe"),
-        ("create new @ --deadline 2h --n-trials 0", "most_trials must be a whole number from 1"),
+        ("create new @ --deadline 2h --sampler tpe:seeds=1", "cannot be created"),
+        ("create new @ --deadline 2h --sampler tpe:seed=1,x", "write tpe:NAME=VALUE"),
+        ("create new @ --deadline 2h --n-trials 0", "n_trials must be a whole number from 1"),
         ("worker train.py:objective --study plain @ --cpus 1", "create plain --deadline 2h'"),
         ("status plain @", "give it one with 'optuna-deadline create plain --deadline 2h'"),
     ],
@@ -135,19 +138,25 @@ _NEW = "--storage sqlite:///new.db"
         ("create new @ --deadline 1h --policy magic", "no policy 'magic'"),
         ("create new @ --deadline 1h --policy nofile.py:Mine", "There is no file nofile.py"),
         ("create new @ --deadline 1h --policy train.py:Mine", "has no policy 'Mine'"),
-        ("create new @ --deadline 1h --set magic=1", "'magic'"),
-        ("create new @ --deadline 1h --set magic", "write --set NAME=VALUE"),
-        ("create new @ --deadline 1h --reduction-factor 1", "--reduction-factor must be"),
+        ("create new @ --deadline 1h --policy fifo:magic=1", "'magic'"),
+        ("create new @ --deadline 1h --policy fifo:a=1,magic", "write fifo:NAME=VALUE"),
+        (
+            "create new @ --deadline 1h --policy fifo:reduction_factor=1",
+            "reduction_factor must be",
+        ),
         ("create new @ --deadline 1h --budget 20usd", "needs a price"),
         ("create new @ --deadline 1h --budget lots --price 1", "'lots' is not a budget"),
-        ("create new @ --deadline 1h --budget 9 --prices no.csv", "no.csv cannot be read"),
-        ("create new @ --deadline 1h --earlier s --earlier x", "There is no earlier study 'x'"),
-        ("create new @ --deadline 1h --earlier new", "cannot be earlier than itself"),
+        ("create new @ --deadline 1h --budget 9 --price no.csv", "no.csv cannot be read"),
+        (
+            "create new @ --deadline 1h --warm-start-from s --warm-start-from x",
+            "There is no earlier study 'x'",
+        ),
+        ("create new @ --deadline 1h --warm-start-from new", "cannot be earlier than itself"),
         ("create s @ --deadline 1h --direction maximize", "exists, to minimize"),
         (f"create new {_NEW} --deadline soon", "'soon' is not a deadline"),
         (f"create new {_NEW} --deadline 2020-01-01T00:00Z", "has passed; give one in the future"),
         (f"create new {_NEW} --deadline 1h --policy magic", "no policy 'magic'"),
-        (f"create new {_NEW} --deadline 1h --earlier s", "There is no database"),
+        (f"create new {_NEW} --deadline 1h --warm-start-from s", "There is no database"),
         ("create new --storage sqlite:///no/new.db --deadline 1h", "There is no folder no for"),
         (f"run nofile.py:objective {_NEW} --deadline 1h --cpus 1", "There is no file nofile.py"),
         (f"run train.py {_NEW} --deadline 1h --cpus 1", "is not an objective: write FILE.py:F"),
@@ -158,8 +167,14 @@ _NEW = "--storage sqlite:///new.db"
             f"run train.py:objective {_NEW} --deadline 1h --cpus 0",
             "A worker with 0 slots cannot train",
         ),
-        (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --patience 0", "--patience must"),
-        (f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --park -1", "--park must be"),
+        (
+            f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --hang-timeout 0",
+            "--hang-timeout must",
+        ),
+        (
+            f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --keep-warm -1",
+            "--keep-warm must be",
+        ),
         (
             f"run train.py:objective {_NEW} --deadline 1h --cpus 1 --max-slots -1",
             "--max-slots must be",
@@ -176,10 +191,10 @@ _NEW = "--storage sqlite:///new.db"
         ("worker nofile.py:objective --study plain @ --cpus 1", "There is no file nofile.py"),
         ("worker train.py:objective --study x @ --cpus 1", "There is no study 'x'"),
         (
-            "worker train.py:objective --study s @ --cpus 1 --until soon",
+            "worker train.py:objective --study s @ --cpus 1 --max-time soon",
             "'soon' is not a deadline",
         ),
-        ("worker train.py:objective --study s @ --cpus 1 --divider x", "There is no divider 'x'"),
+        ("worker train.py:objective --study s @ --cpus 1 --sharing x", "There is no sharing 'x'"),
         ("pool create '' @", "A pool needs a name"),
         ("pool create lab @ --ttl soon", "--ttl needs a duration such as"),
         ("stop s @ --within soon", "--within needs a duration such as"),
@@ -188,7 +203,7 @@ _NEW = "--storage sqlite:///new.db"
         ("forecast s @ --later soon", "--later needs a duration such as"),
         ("demo --folder new --deadline soon", "write a duration such as 2h30m"),
         ("demo --folder new --policy magic", "no policy 'magic'"),
-        ("demo --folder new --divider odd", "no divider 'odd'"),
+        ("demo --folder new --sharing odd", "no sharing 'odd'"),
         ("demo --folder train.py/new", "No checkpoint can be written to"),
         ("simulate --deadline soon", "Virtual time needs a duration"),
     ],

@@ -23,7 +23,7 @@ def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/study.db"
     for name, weight in (("resnet", 3.0), ("bert", None)):
         study = optuna.create_study(study_name=name, storage=url)
-        agree(study, "1h", None, {})
+        agree(study, "1h")
         table = AllocationTable(open_table(study), "lab", study._study_id)
         table.register(name, "node7", 4711, ["gpu:0", "gpu:1"], 0, weight)
     table = AllocationTable(open_table(study), "lab", 1)
@@ -70,7 +70,7 @@ def test_an_unknown_pool_is_named_with_those_there_are(url: str) -> None:
 
 
 def test_a_database_without_a_pool_is_told_of_as_such(sqlite_url: str) -> None:
-    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
+    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h")
     shown = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url])
     assert shown.output == "There is no pool yet: the first worker of a study creates one.\n"
     answer = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url, "--json"])

@@ -26,6 +26,7 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
 pytestmark = [
@@ -38,7 +39,7 @@ pytestmark = [
 def url(sqlite_url: str, tmp_path: Path) -> str:
     """A study with one trial that trains, has reported and saved."""
     study = optuna.create_study(study_name="s", storage=sqlite_url, direction="maximize")
-    terms = agree(study, "1h", None, {}, budget=None)
+    terms = agree(study, "1h", Given(budget=None))
     table = AllocationTable(open_table(study), "lab", terms.study_id)
     table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)
     term = table.elect_planner("me")
@@ -261,7 +262,7 @@ def test_each_extension_moves_the_deadline(url: str) -> None:
 
 def test_an_extension_says_what_money_is_left_for_it(sqlite_url: str) -> None:
     study = optuna.create_study(study_name="s", storage=sqlite_url)
-    terms = agree(study, "1h", None, {}, budget=make_budget(20, 3600.0))
+    terms = agree(study, "1h", Given(budget=make_budget(20, 3600.0)))
     clock = [terms.started]
     table = AllocationTable(open_table(study), "s", terms.study_id, now=lambda: clock[0])
     extend = ("extend", "s", "--storage", sqlite_url, "--deadline")

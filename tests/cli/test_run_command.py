@@ -67,9 +67,9 @@ def test_a_study_begins_with_what_was_best_in_an_earlier_one(tmp_path: Path) -> 
     typo = run(tmp_path, *place, objective="train.py:objectiv")
     assert typo.returncode == 2 and "has no objective 'objectiv'" in typo.stderr
     assert optuna.get_all_study_names(url) == ["before"]  # no clock has started
-    gone = run(tmp_path, *place, "--earlier", "befor")
+    gone = run(tmp_path, *place, "--warm-start-from", "befor")
     assert gone.returncode == 2 and "no earlier study 'befor' beside 'now'" in gone.stderr
-    done = run(tmp_path, *place, "--earlier", "before")
+    done = run(tmp_path, *place, "--warm-start-from", "before")
     assert done.returncode == 0, done.stderr
     trials = optuna.load_study(study_name="now", storage=url).trials
     assert trials[0].params == {"x": 0.123} != trials[1].params

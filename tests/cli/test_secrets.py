@@ -18,6 +18,7 @@ from optuna_deadline.cli import app
 from optuna_deadline.cli.databases import GivenStorage, storage_options, without_password
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study.terms import Given
 
 CANARY = "c4n@ry/w:rd"
 QUOTED = "c4n%40ry%2Fw%3Ard"
@@ -73,7 +74,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 def test_a_url_can_come_from_a_file_or_the_environment(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h", None, {})
+    agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h")
     file = tmp_path / "url"
     file.write_text(f"{sqlite_url}\n")
     for options, code in (([], 2), (["--storage-file", str(file)], 0)):
@@ -105,7 +106,7 @@ def test_a_job_script_has_no_password(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_worker_and_its_ranks_show_no_password(postgres_url: str, tmp_path: Path) -> None:
     """Also not after errors of the objective and a lost connection."""
     study = optuna.create_study(study_name="s", storage=postgres_url)
-    agree(study, "100s", "fifo", {"most_trials": 3})
+    agree(study, "100s", Given("fifo", {"n_trials": 3}))
     (tmp_path / "train.py").write_text(
         "import time\n"
         "def objective(trial):\n"

@@ -84,7 +84,7 @@ def test_recorded_families_are_compared_each_with_its_own_pairs(tmp_path: Path) 
         (["--family", "best"], "There is no family 'best'; there are power-law"),
         (["--data", "/no/such/folder"], "no folder /no/such/folder"),
         (["--scaling", "bert"], "There is no scaling 'bert'"),
-        (["--set", "speed=3"], "takes no 'speed'"),
+        (["--policy", "fifo:speed=3"], "takes no 'speed'"),
         (["--policy", "nowhere.py:mine"], "no file nowhere.py"),
     ],
 )

@@ -16,6 +16,7 @@ from optuna_deadline.cli.slurm import SlurmJob, array_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study.rows import ANY_STUDY, bring_forward
+from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
 
@@ -98,7 +99,7 @@ def ready(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     study = optuna.create_study(study_name="my digits", storage=postgres_url)
-    agree(study, "1h", None, {})
+    agree(study, "1h")
     return ["train.py:objective", "--study", "my digits", "--storage", postgres_url]
 
 
@@ -109,7 +110,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     monkeypatch.setenv("PATH", "/nowhere")
     code, script, _ = run(
         *ready, "--gres", "gpu:a100:4", "--nodes", "2", "--array", "3", "--time", "4:00:00",
-        "--partition", "gpu", "--across-hosts", "--weight", "2", "--dry-run",
+        "--partition", "gpu", "--multi-node", "--weight", "2", "--dry-run",
         "--", "--account", "me", "--mem=32G",
     )  # fmt: skip
     assert code == 0
@@ -122,7 +123,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     ):  # fmt: skip
         assert words in found
     assert "    --study 'my digits'\n" in script and "    --gpus all\n" in script
-    assert "    --across-hosts\n" in script and "    --weight 2.0\n" in script
+    assert "    --multi-node\n" in script and "    --weight 2.0\n" in script
     assert not list(tmp_path.glob("optuna_deadline_slurm*"))
 
 
@@ -134,7 +135,7 @@ def test_the_type_of_the_nodes_is_told_and_has_a_price(
     Path("train.py").touch()
     study = optuna.create_study(study_name="dear", storage=postgres_url)
     budget = make_budget("20usd", {"p3": "12.24/4"})
-    agree(study, "1h", None, {}, budget=budget)
+    agree(study, "1h", Given(budget=budget))
     words = ["train.py:objective", "--study", "dear", "--storage", postgres_url]
     code, script, _ = run(*words, "--gpus-per-node", "4", "--host-type", "p3", "--dry-run")
     assert code == 0 and "    --host-type p3\n" in script

@@ -21,7 +21,7 @@ from optuna_deadline.elastic import agree
 def table(sqlite_url: str) -> AllocationTable:
     """A study with a worker of two slots, one trial in training, one paused and one pruned."""
     study = optuna.create_study(study_name="s", storage=sqlite_url)
-    terms = agree(study, "1h", None, {})
+    terms = agree(study, "1h")
     table = AllocationTable(open_table(study), "lab", terms.study_id)
     table.register("me", "node7", 4711, ["gpu:0", "gpu:1"], 0)
     term = table.elect_planner("me")
@@ -73,7 +73,7 @@ def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: st
 
 
 def test_a_host_is_drained_of_every_study_and_pool(table: AllocationTable, url: str) -> None:
-    second = agree(optuna.create_study(study_name="t", storage=url), "1h", None, {})
+    second = agree(optuna.create_study(study_name="t", storage=url), "1h")
     other = AllocationTable(table.database, "other", second.study_id)
     other.register("there", "node7", 4712, ["gpu:7"], 0)
     said = run("drain node7", url)
@@ -138,7 +138,7 @@ def test_a_size_that_cannot_be_is_refused(
 def test_a_size_that_several_workers_have_together_is_taken(
     table: AllocationTable, url: str
 ) -> None:
-    apart = "gang crosses workers only where these say --across-hosts"
+    apart = "gang crosses workers only where these say --multi-node"
     other = AllocationTable(table.database, table.pool, table.study_id)
     other.register("there", "node7", 2, [], 2)
     assert apart in run("give 0 --study s --gpus 4", url, code=2)
@@ -208,7 +208,7 @@ def test_a_pool_is_made_ahead_and_once(tmp_path: Any) -> None:
     assert "already, with leases of 10 s" in run("pool create lab", url, code=2)
     assert "from 2s, as in 30s, but got '1s'" in run("pool create lab --ttl 1s", url, code=2)
     study = optuna.create_study(study_name="s", storage=url)
-    table = AllocationTable(open_table(study), "lab", agree(study, "1h", None, {}).study_id)
+    table = AllocationTable(open_table(study), "lab", agree(study, "1h").study_id)
     table.register("me", "node7", 1, [], 2)
     assert (table.ttl, table.grace) == (10, 4)
     [pool] = read("pool show", url)

@@ -13,30 +13,35 @@ import optuna_deadline
 from optuna_deadline.cli import app
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+WORKER = [
+    "--max-slots", "--gpus", "--gpu-ids", "--cpus", "--oversubscribe", "--pool", "--weight",
+    "--sharing", "--checkpoints", "--hang-timeout", "--keep-warm", "--dashboard", "--multi-node",
+    "--host-type", "--max-time", "--slot-timeout", "--preemption-notice",
+]  # fmt: skip
+STUDY = [
+    "--max-slots", "--keep-all", "--deadline", "--direction", "--policy", "--n-trials", "--budget",
+    "--price", "--sampler", "--warm-start-from",
+]  # fmt: skip
+
+
+def _workers(*without: str) -> list[str]:
+    return [name for name in WORKER if name not in without]
+
+
+_OF_A_POOL = ("--pool", "--weight", "--sharing", "--multi-node")
+_OF_A_STAY = ("--max-time", "--slot-timeout", "--preemption-notice")
 SURFACE = {
     "run": [
-        "objective", "--deadline", "--study", "--storage", "--direction", "--gpus", "--gpu-ids",
-        "--cpus", "--oversubscribe", "--policy", "--set", "--min-resource", "--max-resource",
-        "--reduction-factor", "--max-slots", "--budget", "--price", "--prices", "--earlier",
-        "--sampler", "--sampler-set", "--n-trials", "--keep-all",
-        "--host-type", "--checkpoints", "--patience", "--park", "--publish", "--log",
+        "objective", *STUDY, *_workers("--max-slots", *_OF_A_POOL, *_OF_A_STAY), "--study",
+        "--storage", "--log",
     ],
-    "create": [
-        "study", "--storage", "--deadline", "--direction", "--policy", "--set", "--min-resource",
-        "--max-resource", "--reduction-factor", "--max-slots", "--budget", "--price", "--prices",
-        "--earlier", "--sampler", "--sampler-set", "--n-trials", "--keep-all", "--extend",
-    ],
-    "worker": [
-        "objective", "--study", "--storage", "--gpus", "--gpu-ids", "--cpus",
-        "--oversubscribe", "--pool", "--weight", "--divider",
-        "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
-        "--host-type", "--until", "--wait", "--preemption-notice", "--log",
-    ],
+    "create": ["study", "--storage", *STUDY],
+    "worker": ["objective", "--study", "--storage", *WORKER, "--log"],
     "slurm": [
-        "objective", "--study", "--storage", "sbatch", "--nodes", "--gpus-per-node", "--gres",
-        "--cpus", "--array", "--time", "--partition", "--notice", "--logs", "--pool", "--weight",
-        "--divider", "--checkpoints", "--patience", "--park", "--publish", "--across-hosts",
-        "--host-type", "--dry-run",
+        "objective", "--study", "--storage",
+        *_workers("--max-slots", "--gpus", "--gpu-ids", "--oversubscribe", *_OF_A_STAY), "sbatch",
+        "--nodes", "--gpus-per-node", "--gres", "--array", "--time", "--partition", "--notice",
+        "--logs", "--dry-run",
     ],
     "status": ["study", "--storage", "--json"],
     "top": ["study", "--storage"],
@@ -56,14 +61,13 @@ SURFACE = {
     "pool create": ["pool", "--storage", "--ttl", "--grace"],
     "pool show": ["--storage", "--pool", "--json"],
     "check": [
-        "objective", "--steps", "--slots", "--params", "--seed", "--gpus", "--gpu-ids",
-        "--tolerance",
-        "--patience", "--json",
+        "objective", "--gpu-ids", "--hang-timeout", "--steps", "--slots", "--params", "--seed",
+        "--gpus", "--tolerance", "--json",
     ],
     "doctor": ["--storage", "--checkpoints", "--json"],
     "demo": [
         "--task", "--deadline", "--cpus", "--workers", "--studies", "--storage", "--policy",
-        "--set", "--divider", "--budget", "--price", "--folder", "--json", "--seed",
+        "--sharing", "--budget", "--price", "--folder", "--json", "--seed",
     ],
     "simulate": None,  # for those who make policies: free to change
 }  # fmt: skip

@@ -10,6 +10,7 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Lab:
     def join(self, study: str, slots: int = 4) -> None:
         """A study joins with a worker that offers the host's GPUs."""
         made = optuna.create_study(study_name=study, storage=self.url, direction="maximize")
-        terms = agree(made, "1h", None, {}, budget=None)
+        terms = agree(made, "1h", Given(budget=None))
         table = AllocationTable(open_table(made), "lab", terms.study_id)
         table.register(study, "node7", 4711, [f"gpu:{i}" for i in range(slots)], 0)
         term = table.elect_planner(study)

@@ -43,7 +43,7 @@ def study(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> optuna.Study:
         sampler=optuna.samplers.RandomSampler(seed=1),
         pruner=DeadlinePruner("1h", max_resource=20),
     )  # fmt: skip
-    study.optimize(train, n_trials=3, callbacks=[DeadlineGate(publish=True)])
+    study.optimize(train, n_trials=3, callbacks=[DeadlineGate(dashboard=True)])
     one = study.ask()
     one.report(0.1, 0)
     one.report(0.2, 1)

@@ -22,6 +22,7 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.elastic.background import should_publish
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader, read_history
+from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow_names("postgres"), pytest.mark.nightly_but(r"figures_note")]
 
@@ -56,7 +57,7 @@ class Scene:
 @pytest.fixture
 def scene(storage_url: str) -> Scene:
     study = optuna.create_study(study_name="s", storage=storage_url, direction="maximize")
-    terms = agree(study, "1h", None, {}, budget=None)
+    terms = agree(study, "1h", Given(budget=None))
     engine = open_table(study)
     table = AllocationTable(engine, "s", terms.study_id)
     slots = [slot.id for slot in table.register("me", "node7", 1, ["gpu:0", "gpu:1"], 0)]
@@ -166,7 +167,7 @@ def test_only_trials_that_a_reader_looks_at_have_notes(
     before = noted()
     scene.table.retire("me", scene.term, {0: "others were better", 2: "likewise"})
     heir = make_publisher(
-        scene.table.database, scene.study, scene.table, agree(scene.study, None, None, {}),
+        scene.table.database, scene.study, scene.table, agree(scene.study, None),
         lambda: True,
     )  # fmt: skip
     assert heir is not None
@@ -260,4 +261,4 @@ def test_figures_stay_within_their_bytes(scene: Scene) -> None:
     found = figures(history, forecast(history), most=9000)
     assert len(found) == 5 and all(len(text) <= 9000 for text in found.values())
     assert "only the newest segments" in found["deadline-allocation"]
-    assert HistoryReader(table, agree(scene.study, None, None, {})).read().events == history.events
+    assert HistoryReader(table, agree(scene.study, None)).read().events == history.events

@@ -17,6 +17,7 @@ from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database.opening import connect, disconnect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def _site(network: Network, server: EmbeddedPostgres, tmp_path: Path) -> Iterato
         study_name="study", storage=local, direction="maximize",
         sampler=optuna.samplers.RandomSampler(seed=1),
     )  # fmt: skip
-    agree(study, "300s", "fifo", {})  # every trial to its end: it is there to be looked at
+    agree(study, "300s", Given("fifo"))  # every trial to its end: it is there to be looked at
     engine = connect(local)
     table = AllocationTable(engine, "study", study._study_id, ttl=TTL, grace=GRACE)
     table.make_pool()

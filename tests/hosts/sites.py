@@ -66,7 +66,7 @@ class Site:
         return host.start(
             self.command(
                 "worker", str(HERE / objective), "--study", "study", "--cpus", str(cpus),
-                "--oversubscribe", "--checkpoints", str(self.checkpoints), "--no-publish",
+                "--oversubscribe", "--checkpoints", str(self.checkpoints), "--no-dashboard",
                 *further,
             ),
             log,

@@ -30,7 +30,7 @@ def start(site: Site, *names: str, cpus: int = 1, across: bool = True) -> list[H
     """Workers whose slots may be in one gang."""
     hosts = [site.network.host(name) for name in names]
     for host in hosts:
-        site.work(host, *(["--across-hosts"] if across else []), cpus=cpus, **GANG)
+        site.work(host, *(["--multi-node"] if across else []), cpus=cpus, **GANG)
     return hosts
 
 

@@ -37,8 +37,8 @@ def test_no_trial_is_lost_to_a_second_slot(
         f"{one_slot_objective.__file__}:objective",
         cpus=2,
         deadline="240s",
-        policy="scripted",
         checkpoints=tmp_path,
+        policy="scripted",
     )
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * len(REASONS)

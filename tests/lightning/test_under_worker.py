@@ -37,8 +37,8 @@ def train(
         f"{worker_objective.__file__}:{objective}",
         cpus=2,
         deadline="90s",
-        policy="scripted",
         checkpoints=folder,
+        policy="scripted",
     )
     assert result.settled
     [trial] = study.trials

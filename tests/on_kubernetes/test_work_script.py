@@ -63,7 +63,7 @@ def test_when_the_study_is_over_no_pods_are_wanted(
     study: optuna.Study, sqlite_url: str, tmp_path: Path, api: tuple[int, Asked]
 ) -> None:
     port, asked = api
-    agree(study, "8s", None, {})
+    agree(study, "8s")
     pod = start(tmp_path, sqlite_url, port)
     said, _ = pod.communicate(timeout=60)
     assert pod.returncode == 0, said
@@ -76,7 +76,7 @@ def test_a_pod_that_is_taken_away_saves_and_asks_for_nothing(
     study: optuna.Study, sqlite_url: str, tmp_path: Path, api: tuple[int, Asked]
 ) -> None:
     port, asked = api
-    agree(study, "100s", None, {})
+    agree(study, "100s")
     pod = start(tmp_path, sqlite_url, port)
     table, _ = table_of(study)
     wait_until(lambda: bool(table.reports()) and (tmp_path / "pulse").exists())

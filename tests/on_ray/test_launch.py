@@ -23,8 +23,10 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE
 from optuna_deadline.study import policy_choice
+from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -47,7 +49,7 @@ def test_an_agent_that_dies_is_started_again_by_ray(
     (tmp_path / "logs").mkdir()
     monkeypatch.setenv(LOGS, str(tmp_path / "logs"))
     study = optuna.create_study(study_name="ray", storage=postgres_url, direction="maximize")
-    terms = agree(study, "45s", None, {"max_resource": 1000})
+    terms = agree(study, "45s", Given(None, {"max_resource": 1000}))
     table = AllocationTable(open_table(study), "ray", terms.study_id, ttl=6, grace=2)
     table.make_pool()
     with cluster_of(1), ThreadPoolExecutor(1) as thread:
@@ -72,11 +74,12 @@ def test_a_gang_over_two_nodes_and_the_policys_own_factor(
     study = optuna.create_study(study_name="ray", storage=postgres_url, direction="maximize")
     with cluster_of(2), ThreadPoolExecutor(1) as thread:
         result = thread.submit(
-            launch, study, OBJECTIVE, deadline="60s", max_resource=1000,
-            checkpoints=tmp_path / "checkpoints", publish=False, across_hosts=True,
+            launch, study, OBJECTIVE, "60s", policy="adaptive_halving:max_resource=1000",
+            checkpoints=tmp_path / "checkpoints",
+            worker=WorkerOptions(dashboard=False, multi_node=True),
         )  # fmt: skip
         first = _some_stretch(tmp_path, lambda found: found.trained_to > 5)
-        terms = agree(study, None, None, {})
+        terms = agree(study, None)
         own = policy_choice.own_factor(terms.policy, {})
         assert terms.parameters["reduction_factor"] == own != 4, "it is the policy's to choose"
         table = AllocationTable(open_table(study), "ray", terms.study_id)

@@ -23,6 +23,7 @@ from benchmarks.stretches.objective import LOGS
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.devices import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(300)]
@@ -59,7 +60,7 @@ class Site:
         """A job's number."""
         answer = self.run(
             "slurm", OBJECTIVE, "--study", "slurm", "--logs", "logs", "--checkpoints", "saved",
-            "--no-publish", *words,
+            "--no-dashboard", *words,
         )  # fmt: skip
         found = re.search(r"Submitted job (\d+): (\S+),", answer.stdout)
         assert found, (answer.stdout, answer.stderr, answer.returncode)
@@ -92,7 +93,7 @@ def site(
         study_name="slurm", storage=postgres_url, direction="maximize",
         sampler=optuna.samplers.RandomSampler(seed=1),
     )  # fmt: skip
-    terms = agree(study, "10m", "fifo", {})
+    terms = agree(study, "10m", Given("fifo"))
     ttl = getattr(request, "param", 6)
     table = AllocationTable(open_table(study), "slurm", terms.study_id, ttl=ttl, grace=2)
     table.make_pool()

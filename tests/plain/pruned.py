@@ -9,7 +9,9 @@ import optuna
 from optuna_deadline import DeadlinePruner
 
 
-def pruned_study(storage: Any = None, direction: Any = "minimize", **kwargs: Any) -> optuna.Study:
+def pruned_study(
+    storage: Any = None, /, direction: Any = "minimize", **kwargs: Any
+) -> optuna.Study:
     """A study that any process may join."""
     kwargs = {"deadline": "100h", **kwargs}
     return optuna.create_study(

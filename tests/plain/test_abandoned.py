@@ -79,7 +79,7 @@ def test_the_gate_ends_what_died_meanwhile_and_its_best_is_complete(url: str) ->
             trial.study.stop()
         return _train(trial)
 
-    study.optimize(objective, callbacks=[DeadlineGate(publish=False)])
+    study.optimize(objective, callbacks=[DeadlineGate(dashboard=False)])
     states = [trial.state.name for trial in study.trials]
     assert states == ["COMPLETE", "PRUNED", "COMPLETE", "COMPLETE"]
     assert study.best_trial.user_attrs == {"optuna_deadline:copy_of": 1}
@@ -97,7 +97,7 @@ def test_what_lives_or_cannot_be_known_is_left_alone(url: str) -> None:
         _study(url).optimize(_train, n_trials=1)
         return _train(trial)
 
-    study.optimize(objective, n_trials=1, callbacks=[DeadlineGate(publish=False)])
+    study.optimize(objective, n_trials=1, callbacks=[DeadlineGate(dashboard=False)])
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.RUNNING] * 2 + [TrialState.COMPLETE] * 2
     study.tell(asked, 1.0)
@@ -117,7 +117,7 @@ def test_where_the_storage_has_a_heartbeat_optuna_ends_them(url: str) -> None:
         trial.study.stop()
         return _train(trial)
 
-    study.optimize(objective, callbacks=[DeadlineGate(publish=False)])
+    study.optimize(objective, callbacks=[DeadlineGate(dashboard=False)])
     assert study.trials[0].state is TrialState.FAIL
 
 

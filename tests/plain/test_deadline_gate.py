@@ -59,7 +59,7 @@ def test_an_end_that_the_sampler_has_measured_counts_once(clock: Any) -> None:
         clock.advance(10)
         return 1.0
 
-    study.optimize(objective, n_trials=3, callbacks=[DeadlineGate(publish=False)])
+    study.optimize(objective, n_trials=3, callbacks=[DeadlineGate(dashboard=False)])
     tracker = study.pruner.tracker(study)  # type: ignore[attr-defined]
     assert [*tracker._silent.values()] == pytest.approx([10.0] * 3, abs=1.0)
 

@@ -62,7 +62,7 @@ def _optimize(sampler: BaseSampler, clock: Any, draw: Callable[[optuna.Trial], f
                 raise optuna.TrialPruned
         return value
 
-    study.optimize(objective, callbacks=[DeadlineGate(publish=False)])
+    study.optimize(objective, callbacks=[DeadlineGate(dashboard=False)])
     return study
 
 

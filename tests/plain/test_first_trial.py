@@ -24,7 +24,7 @@ from optuna_deadline.study import terms
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
 
-def _study(storage: Any, deadline: str = "100s", **kwargs: Any) -> optuna.Study:
+def _study(storage: Any, /, deadline: str = "100s", **kwargs: Any) -> optuna.Study:
     return optuna.create_study(
         storage=storage,
         study_name="s",
@@ -124,9 +124,9 @@ def test_a_conflicting_deadline_takes_nothing_from_the_queue(storage_url: str) -
 
 def test_a_storage_without_a_table(tmp_path: Path) -> None:
     storage = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
-    with pytest.raises(UnsupportedStorage, match="table=URL"):
+    with pytest.raises(UnsupportedStorage, match="storage=URL"):
         _study(storage).optimize(_never)
-    study = _study(storage, table=f"sqlite:///{tmp_path / 'table.db'}")
+    study = _study(storage, storage=f"sqlite:///{tmp_path / 'table.db'}")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     assert _states(study) == {TrialState.COMPLETE: 1}
 

@@ -50,9 +50,9 @@ def test_two_studies_in_memory_with_one_pruner() -> None:
 
 def test_journal_needs_table_and_works_with_it(tmp_path: Path, empty_url: str) -> None:
     journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
-    with pytest.raises(UnsupportedStorage, match=r"JournalStorage .*table=URL"):
+    with pytest.raises(UnsupportedStorage, match=r"JournalStorage .*storage=URL"):
         reported(pruned_study(journal), 1.0).should_prune()
-    study = pruned_study(journal, table=empty_url, reduction_factor=2)
+    study = pruned_study(journal, storage=empty_url, reduction_factor=2)
     assert reported(study, 1.0).should_prune() is False
     assert reported(study, 2.0).should_prune() is True
 
@@ -75,10 +75,10 @@ def test_grpc_proxy_needs_table(storage_url: str, tmp_path: Path, beside: bool) 
     proxy = GrpcStorageProxy(host="localhost", port=port)
     proxy.wait_server_ready(timeout=60)
     try:
-        with pytest.raises(UnsupportedStorage, match=r"GrpcStorageProxy .*table=URL"):
+        with pytest.raises(UnsupportedStorage, match=r"GrpcStorageProxy .*storage=URL"):
             reported(pruned_study(proxy), 1.0).should_prune()
         table = storage_url if beside else f"sqlite:///{tmp_path / 'table.db'}"
-        study = pruned_study(proxy, table=table, reduction_factor=2)
+        study = pruned_study(proxy, storage=table, reduction_factor=2)
         assert reported(study, 1.0).should_prune() is False
         assert reported(study, 2.0).should_prune() is True
         pruner = study.pruner

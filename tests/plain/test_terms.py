@@ -67,7 +67,9 @@ def test_another_deadline_is_refused_and_both_are_named(storage: str | None) -> 
     study = _study(storage)
     database = open_table(study)
     terms.fix(database, study, "2h")
-    with pytest.raises(DeadlineConflict, match=r"2 h \(until .*asks for 3 h;.*extend=True"):
+    with pytest.raises(
+        DeadlineConflict, match=r"2 h \(until .*asks for 3 h;.*optuna_deadline.extend"
+    ):
         terms.fix(database, study, "3h")
     with pytest.raises(DeadlineConflict):
         terms.fix(database, study, _at(3600))
@@ -101,7 +103,7 @@ def test_a_duration_extends_a_deadline_that_has_passed_alone(storage: str | None
         with suppress(DeadlineConflict):
             terms.fix(database, study, restarted, extend=True)
         assert terms.read(database, study) == fixed, "a script that restarts moves nothing"
-    with pytest.raises(DeadlineConflict, match=r"asks for 3 h;.*extend=True and a time such as"):
+    with pytest.raises(DeadlineConflict, match=r"asks for 3 h;.*optuna_deadline.extend"):
         terms.fix(database, study, "3h", extend=True)
     terms.end_within(database, study, -1.0)
     moved = terms.fix(database, study, "2h", extend=True)
@@ -172,7 +174,7 @@ def test_passed_deadlines(storage: str | None) -> None:
     at = _at(3600)
     terms.fix(database, study, at)
     _pass(database, study, at.timestamp() - 7200)
-    with pytest.raises(DeadlineError, match=r"create a new study, or .*extend=True"):
+    with pytest.raises(DeadlineError, match=r"create a new study, or .*optuna_deadline.extend"):
         terms.fix(database, study, datetime.fromtimestamp(at.timestamp() - 7200, timezone.utc))
     moved = terms.fix(database, study, "1h", extend=True)
     assert moved.deadline > time.time() + 3500
@@ -216,7 +218,7 @@ STORED = Given("hypersched", {"max_resource": 9, "recharge": 2.0}, None, 1, "hyp
         (Given("nonsense"), "asks for policy 'nonsense'"),
         (Given(parameters={"max_resource": 7}), "max_resource 9 .* max_resource 7"),
         (Given(parameters={"nonsense": 1}), "nonsense None .* nonsense 1"),
-        (Given(parameters={"most_trials": 2}), "most_trials None .* most_trials 2"),
+        (Given(parameters={"n_trials": 2}), "n_trials None .* n_trials 2"),
         (Given(max_slots=2), "max_slots 1 .* max_slots 2"),
         (Given(rule="measured"), "rule 'hypersched' .* rule 'measured'"),
         (Given("fifo", max_slots=2), "policy 'hypersched', max_slots 1 .* 'fifo', max_slots 2"),
@@ -278,7 +280,7 @@ def test_studies_of_one_database_are_apart(storage_url: str) -> None:
 def test_journal_needs_a_table(tmp_path: Path, empty_url: str) -> None:
     journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
     study = _study(journal)
-    with pytest.raises(UnsupportedStorage, match="table=URL"):
+    with pytest.raises(UnsupportedStorage, match="storage=URL"):
         open_table(study)
     database = open_table(study, empty_url)
     fixed = terms.fix(database, study, "2h")

@@ -74,7 +74,7 @@ class TestOfRandom(suites.BasicSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:
         studies = [earlier("one", {"lr": 0.02, "layers": 3, "kind": "b"})]
-        return lambda: DeadlineSampler(RandomSampler(), earlier=studies)
+        return lambda: DeadlineSampler(RandomSampler(), warm_start_from=studies)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ class TestOfRandom(suites.BasicSamplerTestCase):
 def test_winners_come_first_one_trial_each_whoever_samples(
     asked: Callable[[], BaseSampler], both: list[optuna.Study]
 ) -> None:
-    study = optuna.create_study(sampler=DeadlineSampler(asked(), earlier=both))
+    study = optuna.create_study(sampler=DeadlineSampler(asked(), warm_start_from=both))
     study.optimize(objective, n_trials=3)
     assert [trial.params for trial in study.trials[:2]] == [FIRST, SECOND]
     assert study.trials[2].params not in (FIRST, SECOND)
@@ -109,13 +109,15 @@ def test_after_the_winners_all_is_sampled_as_in_a_study_that_had_them(
         return [trial.params for trial in study.trials]
 
     began = [FIRST, SECOND]
-    assert rest(DeadlineSampler(seed=1, earlier=both), False) == rest(TPESampler(seed=1), True)
+    assert rest(DeadlineSampler(seed=1, warm_start_from=both), False) == rest(
+        TPESampler(seed=1), True
+    )
 
 
 def test_trials_that_were_enqueued_keep_theirs_and_delay_the_winners(
     both: list[optuna.Study],
 ) -> None:
-    study = optuna.create_study(sampler=DeadlineSampler(seed=0, earlier=both))
+    study = optuna.create_study(sampler=DeadlineSampler(seed=0, warm_start_from=both))
     study.enqueue_trial({"lr": 0.25})
     study.optimize(objective, n_trials=3)
     assert study.trials[0].params["lr"] == 0.25
@@ -123,13 +125,13 @@ def test_trials_that_were_enqueued_keep_theirs_and_delay_the_winners(
 
 
 def test_a_value_that_this_study_may_not_have_is_sampled(both: list[optuna.Study]) -> None:
-    study = optuna.create_study(sampler=DeadlineSampler(seed=0, earlier=both))
+    study = optuna.create_study(sampler=DeadlineSampler(seed=0, warm_start_from=both))
     trial = study.ask()
     assert 0.1 <= trial.suggest_float("lr", 0.1, 1.0) <= 1.0  # it was 0.02
     assert trial.suggest_int("layers", 2, 8, step=2) in (2, 4, 6, 8)  # it was 3
     assert trial.suggest_categorical("kind", ["a", "c"]) in ("a", "c")  # it was "b"
     assert 0 <= trial.suggest_float("new", 0, 1) <= 1
-    others = optuna.create_study(sampler=DeadlineSampler(seed=0, earlier=both))
+    others = optuna.create_study(sampler=DeadlineSampler(seed=0, warm_start_from=both))
     trial = others.ask()
     assert trial.suggest_int("kind", 0, 1) in (0, 1)  # it was "b", and is None in the next
     assert trial.suggest_categorical("lr", ["x", "y"]) in ("x", "y")
@@ -144,7 +146,7 @@ def test_processes_that_share_a_study_try_each_winner_once(storage_url: str) -> 
     optuna.create_study(study_name="now", storage=storage_url)
 
     def process(seed: int) -> None:
-        sampler = DeadlineSampler(RandomSampler(seed=seed), earlier=["one", "two"])
+        sampler = DeadlineSampler(RandomSampler(seed=seed), warm_start_from=["one", "two"])
         study = optuna.load_study(
             study_name="now", storage=storage_url, sampler=pickle.loads(pickle.dumps(sampler))
         )
@@ -160,7 +162,7 @@ def test_processes_that_share_a_study_try_each_winner_once(storage_url: str) -> 
 def test_earlier_studies_are_not_read_once_the_winners_were_handed_out() -> None:
     study = optuna.create_study()
     study.optimize(objective, n_trials=2)
-    study.sampler = DeadlineSampler(RandomSampler(), earlier=["gone", "gone too"])
+    study.sampler = DeadlineSampler(RandomSampler(), warm_start_from=["gone", "gone too"])
     study.optimize(objective, n_trials=1)
     assert len(study.trials) == 3
 
@@ -174,7 +176,7 @@ def test_what_won_twice_is_tried_once_and_who_reported_nothing_is_passed_over(
         found = winners(optuna.create_study(), [both[0], empty, again, both[1]])
     assert found == [FIRST, SECOND]
     assert "'empty' has no reports to learn from" in caplog.text
-    study = optuna.create_study(sampler=DeadlineSampler(seed=0, earlier=[empty]))
+    study = optuna.create_study(sampler=DeadlineSampler(seed=0, warm_start_from=[empty]))
     study.optimize(objective, n_trials=1)
 
 
@@ -188,14 +190,14 @@ def test_the_least_wins_where_less_is_better() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("one", r"write earlier=\['last-week'\]"),
-        (None, r"write earlier=\['last-week'\]"),
+        ("one", r"write warm_start_from=\['last-week'\]"),
+        (None, r"write warm_start_from=\['last-week'\]"),
         ([1], "studies or their names, but has 1"),
     ],
 )
 def test_what_is_no_list_of_studies_is_refused(given: Any, words: str) -> None:
     with pytest.raises(DeadlineError, match=words):
-        DeadlineSampler(earlier=given)
+        DeadlineSampler(warm_start_from=given)
 
 
 def test_an_earlier_study_that_cannot_be_one_is_refused() -> None:
@@ -209,18 +211,18 @@ def test_an_earlier_study_that_cannot_be_one_is_refused() -> None:
     ):
         study = optuna.create_study(
             study_name="now", storage=storage, load_if_exists=True,
-            sampler=DeadlineSampler(earlier=[name]),
+            sampler=DeadlineSampler(warm_start_from=[name]),
         )  # fmt: skip
         with pytest.raises(DeadlineError, match=words):
             winners(study, [name])
     with pytest.raises(DeadlineError, match="cannot be earlier"):
-        study.sampler = DeadlineSampler(earlier=[study])
+        study.sampler = DeadlineSampler(warm_start_from=[study])
         study.optimize(objective, n_trials=1)
 
 
 def test_a_study_of_several_objectives_is_sampled_as_it_is(both: list[optuna.Study]) -> None:
     study = optuna.create_study(
-        directions=["minimize"] * 2, sampler=DeadlineSampler(seed=0, earlier=both)
+        directions=["minimize"] * 2, sampler=DeadlineSampler(seed=0, warm_start_from=both)
     )
     study.optimize(lambda trial: (objective(trial), 1.0), n_trials=1)
     assert study.trials[0].params != FIRST

@@ -26,7 +26,7 @@ def trial(
 
 @pytest.mark.parametrize("policy", ["fifo", "round_robin", "shockwave"])
 def test_it_is_what_open_and_unopened_trials_still_train(policy: str) -> None:
-    made = make_policy(policy, {"most_trials": 4})
+    made = make_policy(policy, {"n_trials": 4})
     seen = snapshot(trial(0, 10, "complete"), trial(1, 4), trial(2, 0, "ready", None))
     assert work_to_do(made, seen) == pytest.approx((12.0 + 20.0 + 20.0, 20.0))
     last = snapshot(*(trial(n, 10, "complete") for n in range(3)), trial(3, 4))
@@ -42,9 +42,9 @@ def test_a_search_has_none() -> None:
     seen = snapshot(trial(0, 4))
     assert work_to_do(make_policy("fifo", {}), seen) == (None, 0.0), "its trials are not counted"
     for policy in ("adaptive_halving", "hypersched", "hermes", "asha", "median"):
-        made = make_policy(policy, {"most_trials": 4})
+        made = make_policy(policy, {"n_trials": 4})
         assert work_to_do(made, seen) == (None, 0.0), "it ends trials"
-    finished = make_policy("adaptive_halving", {"most_trials": 4, "finish": True})
+    finished = make_policy("adaptive_halving", {"n_trials": 4, "finish": True})
     assert work_to_do(finished, seen)[0] == pytest.approx(12.0 + 3 * 20.0)
-    counted = make_policy("fifo", {"most_trials": 4})
+    counted = make_policy("fifo", {"n_trials": 4})
     assert work_to_do(counted, snapshot(trial(0, 0, "ready", None))) == (0.0, 0.0), "no pace yet"

@@ -206,7 +206,7 @@ class TestPlan:
 
     def test_the_last_one_has_the_slots_that_it_can_use(self) -> None:
         rest = [trial(n, [0.0] * 2, "retired") for n in range(1, 9)]
-        policy = AdaptiveHalving(most_trials=9)
+        policy = AdaptiveHalving(n_trials=9)
         plan = policy.plan(snapshot(trial(0, [0.9] * 40), *rest, left=30.0, slots=4))
         order = plan.orders[0]
         assert isinstance(order, Run) and order.slots == 4
@@ -217,7 +217,7 @@ class TestPlan:
         """Here ranks hold well and room is scarce: by its rank the worst would wait."""
         worst = trial(7, [-5.0], "paused")
         others = [trial(n, [float(n)] * 4, "paused") for n in (*range(7), *range(8, 40))]
-        plan = AdaptiveHalving(most_trials=40).plan(
+        plan = AdaptiveHalving(n_trials=40).plan(
             snapshot(worst, *others, left=60.0, slots=16, speedup=ALONE)
         )
         assert runs(plan, 7)
@@ -229,7 +229,7 @@ class TestPlan:
 
     def test_a_reason_has_the_numbers(self) -> None:
         trials = [trial(n, [float(n)], "paused") for n in range(20)]
-        plan = AdaptiveHalving(most_trials=20).plan(snapshot(*trials, left=100.0, slots=4))
+        plan = AdaptiveHalving(n_trials=20).plan(snapshot(*trials, left=100.0, slots=4))
         reason = plan.orders[19].reason
         assert "rung 1: 1 of 20, " in reason and "ranks hold 0.95" in reason
 
@@ -242,7 +242,7 @@ class TestPlan:
 
     def test_where_slots_are_idle_no_trial_waits(self) -> None:
         trials = [trial(n, [float(n)] * 3, "paused") for n in range(4)]
-        plan = AdaptiveHalving(most_trials=4).plan(
+        plan = AdaptiveHalving(n_trials=4).plan(
             snapshot(*trials, left=300.0, slots=4, speedup=ALONE)
         )
         assert all(runs(plan, n) for n in range(4))

@@ -67,7 +67,7 @@ class TestAshaPromote(PolicyTestCase):
 class TestAshaPromoteOfFewTrials(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
-        return AshaPromote(reduction_factor=2, most_trials=8)
+        return AshaPromote(reduction_factor=2, n_trials=8)
 
 
 class TestMedian(PolicyTestCase):
@@ -119,7 +119,7 @@ def test_asha_promotes_one_in_four_and_pauses_the_others() -> None:
 
 def test_asha_thaws_the_best_when_nothing_else_is_to_run() -> None:
     rung = [trial(n, [0.1 * n], "paused") for n in range(3)]
-    plan = AshaPromote(most_trials=3).plan(snapshot(*rung, slots=2))
+    plan = AshaPromote(n_trials=3).plan(snapshot(*rung, slots=2))
     runs = {number for number, order in plan.orders.items() if isinstance(order, Run)}
     assert runs == {1, 2} and plan.start == 0 and not plan.gate_open
 

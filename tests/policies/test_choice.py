@@ -15,6 +15,7 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.policies import (
     AdaptiveHalving,
     HyperSched,
@@ -27,6 +28,7 @@ from optuna_deadline.policies import (
 from optuna_deadline.policies.registry import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
 from optuna_deadline.study import policy_choice, terms
+from optuna_deadline.study.terms import Given
 
 RESOURCES = {"min_resource": 1, "max_resource": 20, "reduction_factor": 3}
 SNAPSHOT = Snapshot(now=0.0, started=0.0, deadline=9.0, capacity=2, largest_gang=2)
@@ -90,8 +92,8 @@ def test_every_way_to_give_a_policy_decides(place: str) -> None:
     assert started(f"{place}:ready") == 7
     assert started(f"{place}:greedy") == 3 and started(f"{place}:greedy", most=2) == 2
     assert started("mine_to_choose:greedy") == 3
-    assert policy_choice.make(None, {**RESOURCES, "most_trials": 7}) == AdaptiveHalving(
-        1, 20, 3, most_trials=7
+    assert policy_choice.make(None, {**RESOURCES, "n_trials": 7}) == AdaptiveHalving(
+        1, 20, 3, n_trials=7
     )
     assert policy_choice.make("hypersched", {**RESOURCES, "recharge": 2.0}) == HyperSched(
         1, 20, 3, 2.0
@@ -150,13 +152,13 @@ def test_what_a_function_returns_is_checked() -> None:
 def test_parameters_are_in_the_terms_and_the_first_hold() -> None:
     study = optuna.create_study(study_name="s")
     first = {**RESOURCES, "recharge": 2.0}
-    fixed = agree(study, "1h", "hypersched", first)
+    fixed = agree(study, "1h", Given("hypersched", first))
     assert fixed.parameters == first
-    assert agree(study, "1h", None, {"recharge": 2}).parameters == first
+    assert agree(study, "1h", Given(None, {"recharge": 2})).parameters == first
     with pytest.raises(DeadlineConflict, match=r"recharge 2\.0 .* recharge 3\.0"):
-        agree(study, "1h", "hypersched", {**RESOURCES, "recharge": 3.0})
+        agree(study, "1h", Given("hypersched", {**RESOURCES, "recharge": 3.0}))
     with pytest.raises(DeadlineError, match="takes no 'speed'"):
-        agree(optuna.create_study(), "1h", None, {**RESOURCES, "speed": 3.0})
+        agree(optuna.create_study(), "1h", Given(None, {**RESOURCES, "speed": 3.0}))
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["first", "second"])
@@ -165,14 +167,14 @@ def test_a_worker_asks_for_what_the_pruner_leaves_open(fixed: bool) -> None:
     if fixed:
         study.pruner.terms(study)  # type: ignore[attr-defined]
         with pytest.raises(DeadlineConflict, match=r"policy 'adaptive_halving' .* policy 'fifo'"):
-            agree(study, None, "fifo", {})
+            agree(study, None, Given("fifo"))
     else:
-        asked = {"min_resource": None, "most_trials": 2}
-        joined = agree(study, None, "fifo", asked, max_slots=1)
+        asked = {"min_resource": None, "n_trials": 2}
+        joined = agree(study, None, Given("fifo", asked, max_slots=1))
         assert (joined.policy, joined.max_slots) == ("fifo", 1)
-        assert joined.parameters["most_trials"] == 2 and joined.parameters["max_resource"] == 9
+        assert joined.parameters["n_trials"] == 2 and joined.parameters["max_resource"] == 9
     with pytest.raises(DeadlineConflict, match=r"max_resource 9 .* max_resource 7"):
-        agree(study, None, None, {"max_resource": 7})
+        agree(study, None, Given(None, {"max_resource": 7}))
 
 
 def test_the_pruner_fixes_policy_and_parameters(place: str) -> None:
@@ -184,8 +186,6 @@ def test_the_pruner_fixes_policy_and_parameters(place: str) -> None:
     assert fixed.parameters["patience"] == 5 and fixed.parameters["max_resource"] == 9
     with pytest.raises(DeadlineError, match="takes no 'speed'"):
         DeadlinePruner("1h", policy_parameters={"speed": 1})
-    with pytest.raises(DeadlineError, match="a separate argument"):
-        DeadlinePruner("1h", policy_parameters={"min_resource": 1})
 
 
 @pytest.mark.parametrize("by", ["run", "pruner"])
@@ -194,17 +194,17 @@ def test_an_object_serves_its_own_process_alone(by: str, sqlite_url: str) -> Non
     pruner = DeadlinePruner("1h", policy=mine) if by == "pruner" else None
     study = optuna.create_study(study_name="s", storage=sqlite_url, pruner=pruner)
     if by == "run":
-        agreed = agree(study, "1h", mine, RESOURCES)
-        worker = ElasticWorker(study, newest_first, agreed, cpus=1, policy=mine)  # type: ignore[arg-type]
+        agreed = agree(study, "1h", Given(mine, RESOURCES))
+        worker = ElasticWorker(study, newest_first, agreed, WorkerOptions(cpus=1), policy=mine)  # type: ignore[arg-type]
     else:
-        agreed = agree(study, None, None, {})
-        worker = ElasticWorker(study, newest_first, agreed, cpus=1)  # type: ignore[arg-type]
+        agreed = agree(study, None)
+        worker = ElasticWorker(study, newest_first, agreed, WorkerOptions(cpus=1))  # type: ignore[arg-type]
     assert worker._policy is mine
     elsewhere = optuna.load_study(study_name="s", storage=sqlite_url)
     found = terms.read(open_table(elsewhere), elsewhere)
     assert found is not None
     with pytest.raises(DeadlineError, match="an object in the process that created it"):
-        ElasticWorker(elsewhere, newest_first, found, cpus=1)  # type: ignore[arg-type]
+        ElasticWorker(elsewhere, newest_first, found, WorkerOptions(cpus=1))  # type: ignore[arg-type]
 
 
 def test_a_function_decides_a_whole_study() -> None:
@@ -216,23 +216,25 @@ def test_a_function_decides_a_whole_study() -> None:
 
 def test_the_command_line_takes_a_place_and_settings(place: str, sqlite_url: str) -> None:
     create = ["create", "s", "--storage", sqlite_url, "--deadline", "1h"]
-    asked = ["--policy", f"{place}:greedy", "--set", "most=2"]
+    asked = ["--policy", f"{place}:greedy:most=2"]
     run = CliRunner().invoke(app, [*create, *asked])
     assert run.exit_code == 0, run.output
     study = optuna.load_study(study_name="s", storage=sqlite_url)
     found = terms.read(open_table(study), study)
     assert found is not None and found.parameters["most"] == 2
     assert policy_choice.make(found.policy, found.parameters).plan(SNAPSHOT).start == 2
-    for wrong, says in (("most", "NAME=VALUE"), ("least=2", "takes no 'least'")):
-        run = CliRunner().invoke(app, [*create, *asked[:2], "--set", wrong])
+    for wrong, says in (("most=2,x", "NAME=VALUE"), ("least=2", "takes no 'least'")):
+        run = CliRunner().invoke(app, [*create, "--policy", f"{place}:greedy:{wrong}"])
         assert run.exit_code == 2 and says in run.output
 
 
 def test_settings_are_json_or_text() -> None:
-    given = ["a=1", "b=0.5", "c=true", "d=null", "e=[1,2]", "f=fast", 'g="1"']
-    assert policy_choice.parse_settings(given) == {
-        "a": 1, "b": 0.5, "c": True, "d": None, "e": [1, 2], "f": "fast", "g": "1",
-    }  # fmt: skip
+    given = 'mine.py:Mine:a=1, b=0.5,c=true,d=null,e=[1,2],f=fast one,g="1",h={"i": [3]}'
+    assert policy_choice.parse_call(given, "policy") == (
+        "mine.py:Mine",
+        {"a": 1, "b": 0.5, "c": True, "d": None, "e": [1, 2], "f": "fast one", "g": "1",
+         "h": {"i": [3]}},
+    )  # fmt: skip
 
 
 def test_the_reduction_factor_is_the_policys_own_unless_somebody_says_another(
@@ -241,7 +243,7 @@ def test_the_reduction_factor_is_the_policys_own_unless_somebody_says_another(
     def agreed(name: str, policy: str | None, factor: int | None) -> Any:
         study = optuna.create_study(study_name=name, storage=sqlite_url, load_if_exists=True)
         parameters = {**RESOURCES, "reduction_factor": factor}
-        return agree(study, "1h", policy, parameters).parameters["reduction_factor"]
+        return agree(study, "1h", Given(policy, parameters)).parameters["reduction_factor"]
 
     assert agreed("default", None, None) == AdaptiveHalving().reduction_factor == 2
     assert agreed("named", "hypersched", None) == HyperSched().reduction_factor == 4

@@ -139,6 +139,6 @@ def test_nobody_falls_behind_further_than_promised(
             assert waited[study.study_id] * fair[study.study_id] <= 2 * bound
 
 
-def test_an_unknown_divider_is_refused_with_those_there_are() -> None:
-    with pytest.raises(DeadlineError, match=r"no divider 'fair'; choose one of 'purse', 'even'"):
-        make_divider("fair")
+def test_an_unknown_sharing_is_refused_with_those_there_are() -> None:
+    with pytest.raises(DeadlineError, match=r"no sharing 'odd'; choose one of 'fair', 'even'"):
+        make_divider("odd")

@@ -39,7 +39,7 @@ def test_nothing_is_given_up_where_no_new_trial_could_come_as_far() -> None:
 
 def test_nothing_is_given_up_where_no_trial_is_left_to_start() -> None:
     trials = [_trial(number, [number / 10]) for number in range(6)]
-    assert _retired(MeasuredHalving(most_trials=6).plan(_snapshot(trials))) == set()
+    assert _retired(MeasuredHalving(n_trials=6).plan(_snapshot(trials))) == set()
 
 
 def test_steps_that_begin_at_zero_are_planned_with() -> None:

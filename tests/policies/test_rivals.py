@@ -46,7 +46,7 @@ def test_one_epoch_trains_the_best_when_time_runs_out() -> None:
 
 
 def test_least_attained_service_prefers_the_first_queue_and_lifts_the_starved() -> None:
-    policy = make_policy("least_attained_service", {"quantum": 2.0, "most_trials": 1})
+    policy = make_policy("least_attained_service", {"quantum": 2.0, "n_trials": 1})
     old, young = trial(0, [0.9] * 40), trial(1, [0.1] * 3, "paused", 499.0)
     starved = trial(2, [0.1] * 40, "paused", 499.0)
     assert served(policy, snapshot(old, young, starved, slots=1)) == {1}
@@ -58,7 +58,7 @@ def test_least_attained_service_prefers_the_first_queue_and_lifts_the_starved() 
 def test_slaq_serves_the_trial_whose_loss_falls_most() -> None:
     flat = trial(0, [1 - 1 / (k * k + 1) for k in range(1, 30)])
     falling = trial(1, [1 - 1 / (0.02 * k + 1) for k in range(1, 30)], "paused", 499.0)
-    policy = make_policy("slaq", {"quantum": 3.0, "most_trials": 2})
+    policy = make_policy("slaq", {"quantum": 3.0, "n_trials": 2})
     assert served(policy, snapshot(flat, falling, slots=1)) == {1}
 
 

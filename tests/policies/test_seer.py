@@ -232,7 +232,7 @@ def test_who_ended_by_itself_counts_at_every_barrier() -> None:
 @pytest.mark.parametrize(("count", "exhausted"), [(3, False), (None, True)])
 def test_a_round_waits_for_no_trial_that_cannot_come(count: int | None, exhausted: bool) -> None:
     """The search space, or the number of trials, ends before a round is full."""
-    policy = Seer(max_resource=64, most_trials=count)
+    policy = Seer(max_resource=64, n_trials=count)
     first = replace(snapshot(now=0.0), exhausted=exhausted, capacity=8)
     assert policy.plan(first).start == (count or 0)
     three = [trial(number, 4, 0.1 * number) for number in range(3)]

@@ -250,4 +250,4 @@ class TestShockwaveStudy(PolicyTestCase):
 class TestShockwaveStudyOfFewTrials(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
-        return make_policy("shockwave", {"most_trials": 6})
+        return make_policy("shockwave", {"n_trials": 6})

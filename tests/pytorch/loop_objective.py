@@ -29,7 +29,7 @@ def objective(trial: Any) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader = DataLoader(TensorDataset(x, y, torch.arange(200)), 20, shuffle=True)
     even = "EVEN" in os.environ
-    loop = ElasticLoop(trial, model, optimizer, epochs=EPOCHS, even_slices=even)
+    loop = ElasticLoop(trial, model, optimizer, epochs=EPOCHS, equal_shards=even)
     for epoch in loop.epochs():
         for inputs, labels, ids in loop.batches(loader):
             time.sleep(0.02)

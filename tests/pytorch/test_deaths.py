@@ -35,9 +35,9 @@ def test_two_ranks_die_in_every_way(
             f"{struck_objective.__file__}:objective",
             cpus=2,
             deadline="100s",
-            policy="scripted",
-            patience=3.0,
             checkpoints=tmp_path,
+            policy="scripted",
+            worker=optuna_deadline.WorkerOptions(hang_timeout=3.0),
         )
     [trial] = study.trials
     assert trial.state is TrialState.COMPLETE and result.checkpoint_ok

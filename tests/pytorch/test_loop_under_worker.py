@@ -49,8 +49,8 @@ def test_no_step_is_lost_and_none_repeated(
         f"{loop_objective.__file__}:objective",
         cpus=2,
         deadline="90s",
-        policy="scripted",
         checkpoints=tmp_path,
+        policy="scripted",
     )
     [trial] = study.trials
     assert trial.state is TrialState.COMPLETE and result.checkpoint_ok
@@ -78,10 +78,10 @@ def test_a_trial_that_wants_even_slices_is_told_why_it_has_no_third_slot(
         study,
         f"{loop_objective.__file__}:objective",
         cpus=3,
-        oversubscribe=True,
         deadline="90s",
-        policy="scripted",
         checkpoints=tmp_path,
+        policy="scripted",
+        worker=optuna_deadline.WorkerOptions(oversubscribe=True),
     )
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     assert [segment.slots for segment in table.segments()] == [1, 2]

@@ -35,9 +35,14 @@ def train(folder: Path, which: str, policy: Any, park: int) -> tuple[list[dict[s
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACE", str(folder))
         optuna_deadline.run(
-            study, f"{parked_objective.__file__}:{which}", cpus=1, deadline="100s",
-            policy=policy, park=park, checkpoints=folder, publish=False,
-        )  # fmt: skip
+            study,
+            f"{parked_objective.__file__}:{which}",
+            cpus=1,
+            deadline="100s",
+            checkpoints=folder,
+            policy=policy,
+            worker=optuna_deadline.WorkerOptions(keep_warm=park, dashboard=False),
+        )
     assert all(trial.state is TrialState.COMPLETE for trial in study.trials)
     lines = (folder / "steps.jsonl").read_text().splitlines()
     table = AllocationTable(open_table(study), study.study_name, study._study_id)

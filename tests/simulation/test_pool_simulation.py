@@ -21,7 +21,7 @@ def workload(seconds: float) -> Workload:
 
 def work(trials: int, arrival: float, deadline: float = math.inf) -> PoolStudy:
     """Trainings of 60 s that have to be done."""
-    policy = partial(make_policy, "fifo", {"most_trials": trials})
+    policy = partial(make_policy, "fifo", {"n_trials": trials})
     return PoolStudy(workload(60.0), policy, arrival, deadline)
 
 
@@ -33,7 +33,7 @@ def run(divider: str, *studies: PoolStudy) -> PoolOutcome:
 def test_a_short_search_has_more_than_even_shares_give_it() -> None:
     short = PoolStudy(workload(20.0), SEARCH, 0.0, 300.0)
     long = PoolStudy(workload(20.0), SEARCH, 0.0, 1200.0)
-    even, purse = run("even", short, long), run("purse", short, long)
+    even, purse = run("even", short, long), run("fair", short, long)
     assert even.served[0] == pytest.approx(2 * 300.0, rel=0.1)
     assert purse.served[0] > 1.3 * even.served[0]
     for outcome in (even, purse):
@@ -45,18 +45,18 @@ def test_a_short_search_has_more_than_even_shares_give_it() -> None:
 def test_work_is_in_time_beside_a_search_and_done_without_a_deadline() -> None:
     """Even shares end the dated work late: 12 trainings on two of four slots take 378 s."""
     search = PoolStudy(workload(20.0), SEARCH, 0.0, 900.0)
-    outcome = run("purse", search, work(12, 10.0, 10.0 + 300.0), work(3, 400.0))
+    outcome = run("fair", search, work(12, 10.0, 10.0 + 300.0), work(3, 400.0))
     assert outcome.complete[1:] == (12, 3)
     assert outcome.studies[2].ended < 900.0
     assert run("even", search, work(12, 10.0, 10.0 + 300.0)).complete[1] < 12
 
 
 def test_a_study_that_ends_leaves_its_slots_to_the_next_leader() -> None:
-    outcome = run("purse", work(4, 0.0), work(8, 30.0))
+    outcome = run("fair", work(4, 0.0), work(8, 30.0))
     assert outcome.complete == (4, 8) and outcome.handovers > 0
     assert outcome.studies[1].ended < 320.0
 
 
 def test_the_same_studies_come_to_the_same_end() -> None:
     studies = work(5, 0.0), work(4, 20.0, 400.0)
-    assert run("purse", *studies) == run("purse", *studies)
+    assert run("fair", *studies) == run("fair", *studies)

@@ -2,8 +2,8 @@
 
 `decisions.json` holds a digest of each study's audit. A change that decides otherwise on purpose
 writes it anew with `OPTUNA_DEADLINE_RECORD=1 pytest tests/simulation/test_same_decisions.py`, and
-its commit says why. SciPy fits the losses of the rival SLAQ, so the digests hold for the versions
-that wrote them.
+its commit says why. NumPy draws the curves, so the digests hold for the versions that wrote them.
+The rival SLAQ has none: its fits are rounded differently by other processors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy
 import pytest
-import scipy
 
 from benchmarks.rivals import RIVALS, make_policy
 from optuna_deadline.policies import known_policies
@@ -33,7 +32,6 @@ DIGESTS = Path(__file__).with_name("decisions.json")
 VERSIONS = {
     "python": ".".join(map(str, sys.version_info[:2])),
     "numpy": numpy.__version__,
-    "scipy": scipy.__version__,
 }
 FREE = Cluster(slots=4, startup=3.0)
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -84,7 +82,7 @@ def digests(policy: str, seed: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-@pytest.mark.parametrize("policy", [*known_policies(), *RIVALS])
+@pytest.mark.parametrize("policy", sorted({*known_policies(), *RIVALS} - {"slaq"}))
 def test_a_policy_decides_as_recorded(policy: str, seed: int) -> None:
     recorded = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
     if os.environ.get("OPTUNA_DEADLINE_RECORD"):

@@ -68,7 +68,7 @@ def test_reports_come_after_the_seconds_that_each_of_them_takes() -> None:
     """Turns end within steps, so a position is a time between two reports, and none is lost."""
     seconds = tuple(20.0 if step < 10 else 5.0 for step in range(STEPS))
     slow = replace(workload(), report_seconds=(seconds,) * 64, step_seconds=(10.0,) * 64)
-    turns = make_policy("round_robin", {"max_resource": STEPS, "most_trials": 8, "quantum": 33.0})
+    turns = make_policy("round_robin", {"max_resource": STEPS, "n_trials": 8, "quantum": 33.0})
     simulation = Simulation(turns, slow, CLUSTER, deadline=8000.0)
     outcome = simulation.run()
     assert outcome.pauses > 20 and outcome.redone == 0
@@ -238,7 +238,7 @@ def test_families_are_values(family: str) -> None:
 def test_everything_counts_in_a_study_of_one_trial() -> None:
     one = Workload("one", ((0.1, 0.5, 0.4),), (10.0,))
     cluster = Cluster(slots=1, startup=5.0, stop=1.0, poll=1.0, reading=0.0)
-    policy = make_policy("asha_promote", {"min_resource": 9, "most_trials": 1})
+    policy = make_policy("asha_promote", {"min_resource": 9, "n_trials": 1})
     outcome: Outcome = simulate(policy, one, cluster, deadline=100.0)
     assert [value for _, value in outcome.best] == [0.1, 0.5]
     assert outcome.training == pytest.approx(30.0) and outcome.overhead == pytest.approx(5.0)

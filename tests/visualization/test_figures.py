@@ -21,6 +21,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.records import History
+from optuna_deadline.study.terms import Given
 from optuna_deadline.visualization._allocation import chart_allocation
 from optuna_deadline.visualization._budget import chart_budget
 from optuna_deadline.visualization._chart import Bars, Chart
@@ -104,7 +105,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def study(url: str) -> optuna.Study:
     """A study with one trial that has reported once, and a NaN."""
     study = optuna.create_study(study_name="s", storage=url, direction="maximize")
-    terms = agree(study, "1h", None, {}, budget=None)
+    terms = agree(study, "1h", Given(budget=None))
     table = AllocationTable(open_table(study), "s", terms.study_id)
     table.register("me", "node", 1, ["gpu:0", "gpu:1"], 0)
     term = table.elect_planner("me")
@@ -133,7 +134,7 @@ def test_a_study_that_nobody_works_on_has_figures_too(url: str) -> None:
     for name in CHARTS:
         with pytest.raises(DeadlineError, match="'idle' has no deadline, so there is nothing"):
             getattr(visualization, name)(study)
-    agree(study, "1h", None, {}, budget=None)
+    agree(study, "1h", Given(budget=None))
     for name in CHARTS:
         title = getattr(visualization, name)(study).layout.title.text
         assert " yet" in title or "0 of 0 slot-min used" in title

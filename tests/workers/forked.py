@@ -24,6 +24,7 @@ from forking import CONTEXT, preload
 from optuna_deadline import _crashpoints
 from optuna_deadline.cli.app import in_one_sentence, set_up_logging
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
 
 _OBJECTIVES = Path(__file__).with_name("objectives.py")
 _DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
@@ -49,10 +50,10 @@ class Job(NamedTuple):
     ttl: float = 30
     grace: float = 15
     weight: float | None = None
-    divider: str = "even"
-    patience: float = 900.0
-    park: int = 0
-    across_hosts: bool = False
+    sharing: str = "even"
+    hang_timeout: float = 900.0
+    keep_warm: int = 0
+    multi_node: bool = False
 
 
 class WorkerProcess:
@@ -123,10 +124,20 @@ def _work(job: Job, log: Path, environment: dict[str, str]) -> None:
     with in_one_sentence():
         study = optuna.load_study(study_name=job.study, storage=job.url)
         worker = ElasticWorker(
-            study, f"{_OBJECTIVES}:{job.objective}", agree(study, None, None, {}),
-            cpus=job.cpus, pool=job.pool, weight=job.weight, divider=job.divider,
-            checkpoints=job.folder, ttl=job.ttl, grace=job.grace,
-            patience=job.patience, park=job.park,
-            across_hosts=job.across_hosts,
-        )  # fmt: skip
+            study,
+            f"{_OBJECTIVES}:{job.objective}",
+            agree(study, None),
+            WorkerOptions(
+                cpus=job.cpus,
+                pool=job.pool,
+                weight=job.weight,
+                sharing=job.sharing,
+                checkpoints=job.folder,
+                hang_timeout=job.hang_timeout,
+                keep_warm=job.keep_warm,
+                multi_node=job.multi_node,
+            ),
+            ttl=job.ttl,
+            grace=job.grace,
+        )
         sys.exit(0 if worker.run().settled else 130)

@@ -45,7 +45,7 @@ def killed(fakes: tuple[Clock, list[int]]) -> list[int]:
 
 @pytest.fixture
 def hand(fakes: tuple[Clock, list[int]], tmp_path: Path) -> Hand:
-    return Hand(fakes[0], tmp_path, park=1)
+    return Hand(fakes[0], tmp_path, keep_warm=1)
 
 
 def test_a_trial_reports_and_completes(hand: Hand) -> None:

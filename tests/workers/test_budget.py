@@ -18,6 +18,7 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
 from optuna_deadline.planning.billing.ledger import invoice_of
 from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import Budget, make_budget
 
 pytestmark = pytest.mark.nightly_but(r"seer")
@@ -72,10 +73,16 @@ def test_the_money_is_never_overspent(
     sqlite_study: optuna.Study, tmp_path: Path, policy: str
 ) -> None:
     result = optuna_deadline.run(
-        sqlite_study, objectives.elastic, cpus=4, oversubscribe=True, deadline="24s",
+        sqlite_study,
+        objectives.elastic,
+        cpus=4,
+        deadline="24s",
+        budget="45usd",
+        price=PER_SLOT_SECOND,
+        checkpoints=tmp_path,
         policy=policy,
-        budget="45usd", price=PER_SLOT_SECOND, checkpoints=tmp_path,
-    )  # fmt: skip
+        worker=optuna_deadline.WorkerOptions(oversubscribe=True),
+    )
     table = table_of(sqlite_study)
     log = table.events()
     assert result.settled and result.checkpoint_ok
@@ -120,10 +127,10 @@ def test_a_budget_is_read_as_people_write_it(text: str | float) -> None:
 
 
 def test_the_first_budget_holds(sqlite_study: optuna.Study) -> None:
-    terms = agree(sqlite_study, "1h", "seer", {}, budget=make_budget("20usd", 0.9))
+    terms = agree(sqlite_study, "1h", Given("seer", budget=make_budget("20usd", 0.9)))
     assert terms.budget == make_budget(20, 0.9)
-    assert agree(sqlite_study, "1h", None, {}).budget == terms.budget
+    assert agree(sqlite_study, "1h").budget == terms.budget
     with pytest.raises(DeadlineConflict, match=r"budget 20 usd at 0.9 .*wants 30 usd"):
-        agree(sqlite_study, "1h", None, {}, budget=make_budget("30usd", 0.9))
+        agree(sqlite_study, "1h", Given(budget=make_budget("30usd", 0.9)))
     with pytest.raises(DeadlineConflict, match="wants 30 usd"):
-        agree(sqlite_study, None, None, {}, budget=make_budget("30usd", 0.9))
+        agree(sqlite_study, None, Given(budget=make_budget("30usd", 0.9)))

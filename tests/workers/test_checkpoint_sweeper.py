@@ -23,6 +23,7 @@ from optuna_deadline.checkpoints.restore import (
 )
 from optuna_deadline.checkpoints.storage import Location, join_location, parse_location
 from optuna_deadline.elastic import ElasticWorker
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.study import terms
 
 pytestmark = pytest.mark.nightly_but(r"True")
@@ -175,7 +176,9 @@ def test_studies_of_one_name_in_two_databases_keep_their_checkpoints_in_one_plac
     for day in ("monday", "tuesday"):
         study = optuna.create_study(study_name="train", storage=f"sqlite:///{tmp_path / day}.db")
         agreed = terms.fix(open_table(study), study, "1h")
-        worker = ElasticWorker(study, objectives.elastic, agreed, cpus=1, checkpoints=str(root))
+        worker = ElasticWorker(
+            study, objectives.elastic, agreed, WorkerOptions(cpus=1, checkpoints=str(root))
+        )
         files.append(join_location(join_location(worker._folder, "trial-0"), NAMED))
         sweepings.append(CheckpointSweeper(CheckpointFolders(worker._folder)))
     put(*files)

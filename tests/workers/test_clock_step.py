@@ -33,7 +33,7 @@ def test_the_deadline_stays_as_far_away_and_one_line_says_so(
                     cpus=2,
                     deadline="10s",
                     checkpoints=tmp_path,
-                    publish=False,
+                    worker=optuna_deadline.WorkerOptions(dashboard=False),
                 )
             )
 

@@ -26,6 +26,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 from optuna_deadline.elastic import agree
 from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
 
@@ -131,7 +132,7 @@ def _play(case: str, url: str, folder: Path) -> Aftermath:
         objective = "logged_for_long" if across else "brief"
         job = Job(
             url, objective, folder, study=name, pool=POOL, cpus=cpus, ttl=6, grace=2,
-            across_hosts=across,
+            multi_node=across,
         )  # fmt: skip
         if across:
             ranks = str(folder / "ranks")
@@ -208,9 +209,11 @@ def _create(url: str, name: str, transition: str) -> optuna.Study:
     policy = "asha_promote" if transition in ("conclude", "retire") else None
     parameters = {}
     if transition in OF_GANGS:
-        policy, parameters = "fifo", {"most_trials": 1}
+        policy, parameters = "fifo", {"n_trials": 1}
     agree(
-        study, "100s", policy, parameters, budget=BUDGET if transition == "resize_pool" else None
+        study,
+        "100s",
+        Given(policy, parameters, budget=BUDGET if transition == "resize_pool" else None),
     )
     return study
 

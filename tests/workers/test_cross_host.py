@@ -17,6 +17,7 @@ from tables import table_of, wait_until
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.rendezvous import RankServer, interface_of, own_address
+from optuna_deadline.study.terms import Given
 
 pytestmark = pytest.mark.nightly_but(r"postgres")
 
@@ -27,11 +28,11 @@ Start = Callable[..., WorkerProcess]
 def test_ranks_of_two_workers_are_one_trial(
     study: optuna.Study, storage_url: str, start_worker: Start, tmp_path: Path
 ) -> None:
-    agree(study, "10m", "fifo", {"most_trials": 1})
+    agree(study, "10m", Given("fifo", {"n_trials": 1}))
     table, log = table_of(study), tmp_path / "ranks"
     workers = [
         start_worker(
-            storage_url, "logged_for_long", across_hosts=True,
+            storage_url, "logged_for_long", multi_node=True,
             RANK_LOG=str(log), OPTUNA_DEADLINE_ADDRESS="127.0.0.1",
         )
         for _ in range(2)

@@ -23,6 +23,7 @@ from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.cli.app import in_one_sentence
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DatabaseGone
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.worker import lease_clock as trusts
 from optuna_deadline.worker import outage
 from optuna_deadline.worker.lease_clock import LeaseClock
@@ -201,11 +202,15 @@ def test_a_worker_leaves_though_its_database_is_away(
     monkeypatch.setenv("RANK_LOG", str(tmp_path / "ranks"))
     with away(request.getfixturevalue(f"{database}_url"), tmp_path) as (url, go):
         study = optuna.create_study(study_name="study", storage=url, direction="maximize")
-        terms = agree(study, "12s" if why == "deadline" else "10m", None, {})
+        terms = agree(study, "12s" if why == "deadline" else "10m")
         worker = ElasticWorker(
-            study, objectives.slow, terms, cpus=1, checkpoints=tmp_path, publish=False,
-            ttl=6, grace=3,
-        )  # fmt: skip
+            study,
+            objectives.slow,
+            terms,
+            WorkerOptions(cpus=1, checkpoints=tmp_path, dashboard=False),
+            ttl=6,
+            grace=3,
+        )
         errors: list[BaseException] = []
 
         def work() -> None:

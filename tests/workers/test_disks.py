@@ -15,6 +15,7 @@ from tables import table_of, wait_until
 from optuna_deadline.checkpoints.files import checksum, intact
 from optuna_deadline.elastic import agree
 from optuna_deadline.rank.trial import RankSegment
+from optuna_deadline.study.terms import Given
 
 
 class Ear:
@@ -91,7 +92,7 @@ def test_a_trial_trains_on_with_a_full_disk_and_goes_on_from_what_it_has(
     tmp_path: Path,
     said: Callable[[], str],
 ) -> None:
-    agree(sqlite_study, "100s", "fifo", {})
+    agree(sqlite_study, "100s", Given("fifo"))
     table, log = table_of(sqlite_study), str(tmp_path / "pids")
     worker = start_worker(sqlite_url, "filling", RANK_LOG=log)
     wait_until(lambda: any(row.step >= 9 for row in table.reports()))

@@ -23,6 +23,7 @@ from tables import running, table_of, wait_until
 from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.elastic import agree
 from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.study.terms import Given
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,7 +57,7 @@ def reported(study: optuna.Study, step: int) -> Callable[[], bool]:
 def test_asked_to_leave_it_saves_and_the_same_command_goes_on(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, number: signal.Signals
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     worker.send_signal(number)
@@ -79,7 +80,7 @@ def test_a_killed_worker_that_is_started_again_goes_on_at_once(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
     """Neither the dead one's leases nor its term as a planner is waited for."""
-    agree(sqlite_study, AMPLE, "fifo", {})
+    agree(sqlite_study, AMPLE, Given("fifo"))
     given = {"ttl": 600.0, "grace": 600.0, "RANK_LOG": str(log)}  # longer than this test may take
     worker = start_worker(sqlite_url, "slow", **given)
     wait_until(reported(sqlite_study, 3))
@@ -97,7 +98,7 @@ def test_a_killed_worker_that_is_started_again_goes_on_at_once(
 def test_a_killed_rank_goes_on_from_its_checkpoint(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 5))
     os.kill(pids(log)[0], signal.SIGKILL)
@@ -114,7 +115,7 @@ def test_a_killed_rank_goes_on_from_its_checkpoint(
 def test_a_trial_that_keeps_dying_fails(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "stuck", RANK_LOG=str(log))
     for deaths in range(3):
         wait_until(lambda n=deaths: len(pids(log)) > n)  # type: ignore[misc]
@@ -127,7 +128,7 @@ def test_a_trial_that_keeps_dying_fails(
 def test_a_trial_that_gets_further_between_its_deaths_goes_on(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     for deaths in range(4):
         last = max((checkpoint.step for checkpoint in table_of(study).checkpoints(0)), default=0)
@@ -142,7 +143,7 @@ def test_a_trial_that_gets_further_between_its_deaths_goes_on(
 def test_a_killed_worker_takes_its_ranks_along_and_its_trial_comes_back(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
     wait_until(reported(study, 3))
     worker.kill()
@@ -163,7 +164,7 @@ def _outcomes(study: optuna.Study) -> set[tuple[str | None, int, int]]:
 def test_no_orphan_is_left_though_worker_and_watchdog_die_together(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(sqlite_study, AMPLE, "fifo", {"most_trials": 2})
+    agree(sqlite_study, AMPLE, Given("fifo", {"n_trials": 2}))
     worker = start_worker(sqlite_url, "parenting", RANK_LOG=str(log), cpus=2)
     wait_until(lambda: len(pids(log)) >= 4)  # two ranks, and a child of each
     wait_until(reported(sqlite_study, 2))
@@ -191,7 +192,7 @@ def test_no_orphan_is_left_though_worker_and_watchdog_die_together(
 def test_a_frozen_workers_ranks_are_killed_before_its_slots_are_free(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
     wait_until(reported(study, 3))
     [pid] = pids(log)
@@ -207,7 +208,7 @@ def test_a_frozen_workers_ranks_are_killed_before_its_slots_are_free(
 def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log), ttl=3, grace=1)
     wait_until(reported(study, 3))
     [pid] = pids(log)
@@ -226,7 +227,7 @@ def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
 def test_a_killed_fork_server_is_replaced(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, "fifo", {"reduction_factor": 4})
+    agree(study, AMPLE, Given("fifo", {"reduction_factor": 4}))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     rank = psutil.Process(pids(log)[0])
@@ -243,7 +244,7 @@ def test_a_killed_fork_server_is_replaced(
 def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
 
     def has_killed() -> bool:
@@ -266,7 +267,7 @@ def test_training_goes_on_while_the_database_is_gone(
     with EmbeddedPostgres(durable=True) as server:  # a crash must keep what was committed
         url = server.create_database("away")
         study = optuna.create_study(study_name="study", storage=url, direction="maximize")
-        agree(study, "33s", "fifo", {})
+        agree(study, "33s", Given("fifo"))
         worker = start_worker(url, "slow", RANK_LOG=str(log))
         wait_until(reported(study, 3))
         [lease] = [row.lease for row in table_of(study).workers()]
@@ -295,7 +296,7 @@ def test_a_database_that_is_not_there_at_the_start(start_worker: Start) -> None:
 def test_a_deleted_study_ends_its_workers(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
 ) -> None:
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 3))
     [rank] = pids(log)
@@ -322,7 +323,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     said: Said,
 ) -> None:
     study, storage_url = sqlite_study, sqlite_url
-    agree(study, AMPLE, "fifo", {})
+    agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
     wait_until(reported(study, 5))
     worker.send_signal(signal.SIGTERM)

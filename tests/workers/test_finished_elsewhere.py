@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_it_is_stopped_and_not_started_again(
     sqlite_study: optuna.Study, sqlite_url: str, tmp_path: Path
 ) -> None:
-    agree(sqlite_study, "6s", None, {})
+    agree(sqlite_study, "6s")
 
     def finish() -> None:
         study = optuna.load_study(study_name="study", storage=sqlite_url)

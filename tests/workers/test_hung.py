@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def make(clock: Clock, patience: float = 60.0, ranks: int = 2) -> Gang:
     grant = Grant(3, 0, 1, tuple((i, 1) for i in range(ranks)), ("cpu:0",) * ranks)
-    gang = Gang(grant, 0, 0.0, granted_at=clock.now, inbox=Ear(), patience=patience)
+    gang = Gang(grant, 0, 0.0, granted_at=clock.now, inbox=Ear(), hang_timeout=patience)
     gang.ranks = [Rank(index, Pipe()[0]) for index in range(ranks)]
     return gang
 

@@ -80,9 +80,12 @@ def test_an_import_that_fails_is_an_error_and_leaves_no_trial(
     (tmp_path / "mine.py").write_text(source)
     with pytest.raises(DeadlineError, match=words):
         optuna_deadline.run(
-            sqlite_study, f"{tmp_path}/mine.py:objective", cpus=1, deadline=deadline,
+            sqlite_study,
+            f"{tmp_path}/mine.py:objective",
+            cpus=1,
+            deadline=deadline,
             checkpoints=tmp_path / "checkpoints",
-        )  # fmt: skip
+        )
     assert sqlite_study.get_trials() == []
     assert terms.read(open_table(sqlite_study), sqlite_study) is None  # no deadline was fixed
 

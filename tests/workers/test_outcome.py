@@ -14,7 +14,7 @@ from optuna_deadline.planning.settlement import CheckpointAvailability
 
 def ended(study: optuna.Study) -> tuple[Result, str]:
     """The result of a study that is settled now, and what is said of it."""
-    terms = agree(study, "1h", None, {})
+    terms = agree(study, "1h")
     table = table_of(study)
     table.register("me", "host", 1, [], 1)
     term = table.elect_planner("me")

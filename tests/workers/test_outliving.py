@@ -94,8 +94,13 @@ def test_after_a_run_nothing_of_its_trials_runs(
     monkeypatch.setenv("OUTLIVING", tmp_path.name)
     study = optuna.create_study(storage=sqlite_url)
     optuna_deadline.run(
-        study, leaving_one_behind, cpus=1, deadline="20s", n_trials=2, checkpoints=tmp_path,
-        publish=False,
-    )  # fmt: skip
+        study,
+        leaving_one_behind,
+        cpus=1,
+        deadline="20s",
+        n_trials=2,
+        checkpoints=tmp_path,
+        worker=optuna_deadline.WorkerOptions(dashboard=False),
+    )
     left = processes_with(f"OUTLIVING={tmp_path.name}")
     assert list(left.values()) == [] and len(study.trials) >= 2

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"postgres|frozen|two_slots|no_more")]
 Start = Callable[..., WorkerProcess]
@@ -64,11 +65,11 @@ def begin(
     url: str,
     start_worker: Start,
     log: Path,
-    most_trials: int = 1,
+    n_trials: int = 1,
     **job: object,
 ) -> tuple[AllocationTable, WorkerProcess, int]:
     """A worker that may park, one trial that is parked, and the trial's process."""
-    agree(study, "10m", "fifo", {"most_trials": most_trials})
+    agree(study, "10m", Given("fifo", {"n_trials": n_trials}))
     table = table_of(study)
     worker = start_worker(url, "staying", RANK_LOG=str(log), **{"park": 1, **job})
     wait_until(lambda: len(steps(log)) > 5)
@@ -76,7 +77,7 @@ def begin(
     wait_until(lambda: parked(table))
     pid = steps(log)[-1].pid
     assert running(pid)
-    if most_trials == 1:
+    if n_trials == 1:
         assert all(slot.holder is None for slot in table.slots())
     return table, worker, pid
 
@@ -135,7 +136,7 @@ def test_it_does_not_outlive_its_worker_and_goes_on_with_another(
     worker.send_signal(number)
     worker.wait(30)
     wait_until(lambda: not running(pid), 5)
-    start_worker(storage_url, "staying", RANK_LOG=str(log), park=1, ttl=3, grace=1)
+    start_worker(storage_url, "staying", RANK_LOG=str(log), keep_warm=1, ttl=3, grace=1)
     ask("resume 0 --study study", storage_url)
     wait_until(lambda: sum(step.fence == 2 for step in steps(log)) > 4)
     none_lost_and_none_repeated(log)
@@ -145,10 +146,10 @@ def test_wanted_by_another_worker_it_goes_there_and_its_process_ends(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
     """While it is parked another trial has the slot; a second worker brings one more."""
-    _, first, pid = begin(study, storage_url, start_worker, log, most_trials=2)
+    _, first, pid = begin(study, storage_url, start_worker, log, n_trials=2)
     wait_until(lambda: len(steps(log, 1)) > 3)
     ask("resume 0 --study study", storage_url)
-    start_worker(storage_url, "staying", RANK_LOG=str(log), park=1)
+    start_worker(storage_url, "staying", RANK_LOG=str(log), keep_warm=1)
     wait_until(lambda: any(step.fence == 2 for step in steps(log)))
     wait_until(lambda: not running(pid), 10)
     wait_until(lambda: sum(step.fence == 2 for step in steps(log)) > 4)
@@ -171,7 +172,7 @@ def test_resumed_with_two_slots_it_is_ended_and_begun_again(
 def test_no_more_wait_than_may_and_none_after_the_deadline(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path
 ) -> None:
-    table, worker, pid = begin(sqlite_study, sqlite_url, start_worker, log, most_trials=2)
+    table, worker, pid = begin(sqlite_study, sqlite_url, start_worker, log, n_trials=2)
     wait_until(lambda: len(steps(log, 1)) > 3)
     ask("pause 1 --study study", sqlite_url)
     wait_until(lambda: next(line for line in table.trials() if line.number == 1).state == "paused")

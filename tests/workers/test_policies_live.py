@@ -15,6 +15,8 @@ from tables import table_of
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -27,8 +29,10 @@ def train(
     deadline: str = "100s",
     **parameters: Any,
 ) -> tuple[AllocationTable, list[SegmentRow]]:
-    terms = agree(study, deadline, policy, parameters)
-    result = ElasticWorker(study, objective, terms, cpus=2, checkpoints=folder).run()
+    terms = agree(study, deadline, Given(policy, parameters))
+    result = ElasticWorker(
+        study, objective, terms, WorkerOptions(cpus=2, checkpoints=folder)
+    ).run()
     assert result.settled and result.value is not None
     table = table_of(study)
     return table, sorted(table.segments(), key=lambda segment: segment.granted)
@@ -37,7 +41,7 @@ def train(
 def test_hermes_preempts_and_resumes(sqlite_study: optuna.Study, tmp_path: Path) -> None:
     for x in (0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6):
         sqlite_study.enqueue_trial({"x": x})
-    parameters = {"most_trials": 8, "warm_up": 3, "quantum": 0.5}
+    parameters = {"n_trials": 8, "warm_up": 3, "quantum": 0.5}
     _, segments = train(sqlite_study, tmp_path, "hermes", **parameters)
     preempted = [segment for segment in segments if segment.outcome == "pause"]
     resumed = [
@@ -71,7 +75,7 @@ def test_shockwave_trains_all_in_an_order_of_its_own(
     for x in (1.0, 0.4, 0.05, 0.05, 0.05, 0.05):
         sqlite_study.enqueue_trial({"x": x})
     _, segments = train(
-        sqlite_study, tmp_path, "shockwave", objectives.lasting, most_trials=6, quantum=1.0
+        sqlite_study, tmp_path, "shockwave", objectives.lasting, n_trials=6, quantum=1.0
     )
     ends = [segment.number for segment in segments if segment.outcome == "complete"]
     assert sorted(ends) == list(range(6)), "none is dropped"

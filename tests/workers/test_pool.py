@@ -19,6 +19,7 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.database.schema import leader, worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +37,7 @@ def start(storage_url: str, start_worker: Start, tmp_path: Path) -> Start:
 
     def start(name: str, weight: float, divider: str = "even") -> WorkerProcess:
         return start_worker(
-            storage_url, "using", study=name, pool="lab", weight=weight, divider=divider,
+            storage_url, "using", study=name, pool="lab", weight=weight, sharing=divider,
             cpus=CPUS, ttl=8, grace=2, USAGE=str(usage),
         )  # fmt: skip
 
@@ -46,7 +47,7 @@ def start(storage_url: str, start_worker: Start, tmp_path: Path) -> Start:
 def create(url: str, name: str, deadline: str = "10m") -> AllocationTable:
     """A study that ends when it is told to; returns its table in the pool."""
     study = optuna.create_study(study_name=name, storage=url, direction="maximize")
-    agree(study, deadline, "fifo", {})
+    agree(study, deadline, Given("fifo"))
     return AllocationTable(open_table(study), "lab", study._study_id)
 
 
@@ -105,7 +106,7 @@ def test_a_short_search_has_more_slots_by_its_purse_than_by_even_shares(
     storage_url: str, start: Start, tmp_path: Path
 ) -> None:
     one, two = create(storage_url, "one", "3m"), create(storage_url, "two", "12m")
-    workers = [start(name, 1, "purse") for name in ("one", "two")]
+    workers = [start(name, 1, "fair") for name in ("one", "two")]
     wait_until(lambda: held(one) == [3, 3] and held(two) == [1, 1])
     since = one.now()
     wait_until(lambda: one.now() > since + 6)

@@ -16,6 +16,8 @@ from tables import table_of, wait_until
 
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.preemption import PreemptionWatcher, read_notice, seconds_left
 from optuna_deadline.worker.time_limit import WorkerTimeLimit
 
@@ -141,12 +143,14 @@ def test_its_trials_leave_in_time_and_lose_no_step(
     sqlite_study: optuna.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK_LOG", str(tmp_path / "ranks"))
-    terms = agree(sqlite_study, "100s", "fifo", {})
+    terms = agree(sqlite_study, "100s", Given("fifo"))
     flag, table = tmp_path / "taken", table_of(sqlite_study)
     worker = ElasticWorker(
-        sqlite_study, objectives.slow, terms, cpus=1, checkpoints=tmp_path,
-        preemption_notice=f"cat {flag}",
-    )  # fmt: skip
+        sqlite_study,
+        objectives.slow,
+        terms,
+        WorkerOptions(cpus=1, checkpoints=tmp_path, preemption_notice=f"cat {flag}"),
+    )
     began: list[float] = []
 
     def take_back() -> None:

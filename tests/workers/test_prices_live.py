@@ -23,7 +23,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.study.terms import Terms
+from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.values.budgets import make_budget
 
 pytestmark = pytest.mark.nightly_but(r"^$")
@@ -42,7 +42,7 @@ def study(postgres_url: str) -> optuna.Study:
 
 def agreed(study: optuna.Study, budget: float, deadline: str) -> Terms:
     money = make_budget(budget, {"cheap": CHEAP, "dear": DEAR})
-    return agree(study, deadline, "fifo", {"most_trials": 8}, budget=money)
+    return agree(study, deadline, Given("fifo", {"n_trials": 8}, budget=money))
 
 
 def paid(events: Iterable[Event]) -> float:
@@ -151,10 +151,16 @@ def test_whole_units_least_times_and_start_ups_are_within_the_budget(
 ) -> None:
     price = Price(CHEAP, granularity=5.0, minimum=10.0, startup=3.0)
     result = optuna_deadline.run(
-        study, objectives.elastic, cpus=4, oversubscribe=True, deadline="30s",
-        policy="seer", budget=70,
-        price={"cheap": price, "dear": DEAR}, host_type="cheap", checkpoints=tmp_path,
-    )  # fmt: skip
+        study,
+        objectives.elastic,
+        cpus=4,
+        deadline="30s",
+        budget=70,
+        price={"cheap": price, "dear": DEAR},
+        checkpoints=tmp_path,
+        policy="seer",
+        worker=optuna_deadline.WorkerOptions(oversubscribe=True, host_type="cheap"),
+    )
     assert result.settled and result.spent is not None
     assert result.spent % 5 == pytest.approx(0) and 20 <= result.spent <= 70
     assert paid(table_of(study).events()) <= result.spent + 1e-6
@@ -166,7 +172,12 @@ def test_a_host_without_a_price_is_refused_at_its_start(study: optuna.Study) -> 
     with pytest.raises(DeadlineError, match="this host says none"):
         optuna_deadline.run(study, objectives.elastic, cpus=1)
     with pytest.raises(DeadlineError, match="no price for the host type 'new'"):
-        optuna_deadline.run(study, objectives.elastic, cpus=1, host_type="new")
+        optuna_deadline.run(
+            study,
+            objectives.elastic,
+            cpus=1,
+            worker=optuna_deadline.WorkerOptions(host_type="new"),
+        )
     assert "a slot of new costs 7" in set_price(study, "new=7")
     with pytest.raises(DeadlineError, match=r"by host type .*write TYPE=PRICE"):
         set_price(study, "7")

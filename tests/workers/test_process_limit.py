@@ -14,6 +14,8 @@ from tables import table_of
 
 from optuna_deadline.checkpoints.files import checksum, write_checked
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 from optuna_deadline.worker import event_loop
 
 #: Three forks of a rank are refused in the process that forks.
@@ -47,9 +49,9 @@ def test_a_fork_that_the_system_refuses_is_tried_again_and_counts_for_no_trial(
 ) -> None:
     (tmp_path / "limited.py").write_text(OBJECTIVE)
     study = optuna.create_study(storage=sqlite_url, direction="maximize")
-    terms = agree(study, "60s", "fifo", {"most_trials": 1})
+    terms = agree(study, "60s", Given("fifo", {"n_trials": 1}))
     objective = f"{tmp_path}/limited.py:objective"
-    ElasticWorker(study, objective, terms, cpus=1, checkpoints=tmp_path).run()
+    ElasticWorker(study, objective, terms, WorkerOptions(cpus=1, checkpoints=tmp_path)).run()
     [row] = table_of(study).trials()
     assert (row.state, row.fence, row.failures) == ("complete", 1, 0)
     said = [line for line in caplog.messages if "no more processes" in line]

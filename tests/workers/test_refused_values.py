@@ -16,9 +16,15 @@ def test_what_the_database_refuses_is_an_error_of_one_call(
     study: optuna.Study, tmp_path: Path
 ) -> None:
     result = optuna_deadline.run(
-        study, objectives.refused_by_databases, cpus=1, oversubscribe=True, deadline="60s",
-        n_trials=1, policy="fifo", checkpoints=tmp_path,
-    )  # fmt: skip
+        study,
+        objectives.refused_by_databases,
+        cpus=1,
+        deadline="60s",
+        n_trials=1,
+        checkpoints=tmp_path,
+        policy="fifo",
+        worker=optuna_deadline.WorkerOptions(oversubscribe=True),
+    )
     [trial] = study.get_trials(deepcopy=False)
     assert trial.state.name == "COMPLETE" and result.overshoot < -10
     errors = trial.user_attrs["errors"]

@@ -24,6 +24,7 @@ from optuna_deadline.checkpoints.storage import StoreAway
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study import terms
+from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"another_machine|as_one_here|away")]
 Start = Callable[..., WorkerProcess]
@@ -91,7 +92,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     said: Callable[[], str],
 ) -> None:
     """Nothing but the store is shared: each worker has a folder of its own."""
-    agree(sqlite_study, "100s", "fifo", {})
+    agree(sqlite_study, "100s", Given("fifo"))
     table, log = table_of(sqlite_study), str(tmp_path / "pids")
     folder = folder_of(sqlite_study, bucket)
     first = start_worker(sqlite_url, "slow", folder=bucket, RANK_LOG=log)
@@ -130,7 +131,7 @@ def test_killed_between_the_upload_and_its_row(
     tmp_path: Path,
 ) -> None:
     """What has no row was never there: the trial goes on without it."""
-    agree(sqlite_study, "100s", "fifo", {})
+    agree(sqlite_study, "100s", Given("fifo"))
     table, marker = table_of(sqlite_study), tmp_path / "fired"
     worker = start_worker(
         sqlite_url, "slow", folder=bucket, RANK_LOG=str(tmp_path / "pids"),

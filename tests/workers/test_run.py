@@ -25,6 +25,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.series import measure
 from optuna_deadline.policies import Plan, Run, Snapshot, registry
 from optuna_deadline.samplers._prospects import TableLook, by_dates
+from optuna_deadline.study.terms import Given
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,9 +102,9 @@ def test_ranks_agree_and_inherit_nothing(
             study,
             objectives.moved_twice,
             cpus=2,
-            deadline="5m",  # it ends as soon as its one trial has
-            policy="scripted",
+            deadline="5m",
             checkpoints=tmp_path,
+            policy="scripted",
         )
     finally:
         blocker.set()
@@ -224,7 +225,7 @@ def test_in_memory_studies_work_in_one_process(tmp_path: Path) -> None:
 def test_two_workers_share_a_study(
     study: optuna.Study, storage_url: str, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    agree(study, "100s", None, {"reduction_factor": 4})
+    agree(study, "100s", Given(None, {"reduction_factor": 4}))
     table = table_of(study)
     workers = [start_worker(storage_url, "elastic", cpus=2) for _ in range(2)]
 

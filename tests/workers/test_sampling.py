@@ -64,9 +64,8 @@ def test_a_sampler_that_breaks_after_reports_ends_the_worker_and_the_trials_are_
     study = optuna.create_study(storage=sqlite_url, direction="maximize", sampler=Broken(0))
     with pytest.raises(DeadlineError, match=r"failed for \d trials .*this sampler is broken"):
         optuna_deadline.run(
-            study, objectives.elastic, cpus=2, deadline="300s", checkpoints=tmp_path,
-            policy="fifo",
-        )  # fmt: skip
+            study, objectives.elastic, cpus=2, deadline="300s", checkpoints=tmp_path, policy="fifo"
+        )
     states = [trial.state for trial in study.get_trials()]
     failed = [line for line in table_of(study).trials() if line.state == "failed"]
     assert len(failed) >= 3  # Optuna may not know of the last one yet

@@ -15,6 +15,8 @@ from tables import table_of, wait_until
 
 from benchmarks.support.network import Proxy
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,11 +52,15 @@ def test_trials_that_report_often_are_neither_lost_nor_trained_again(
     table = table_of(near)
     url = make_url(postgres_url).set(port=proxy.port).render_as_string(hide_password=False)
     study = optuna.load_study(study_name="study", storage=url, sampler=sampler)
-    terms = agree(study, "20m", "fifo", {"most_trials": SLOTS})
+    terms = agree(study, "20m", Given("fifo", {"n_trials": SLOTS}))
     worker = ElasticWorker(
-        study, objectives.noted_for_long, terms, cpus=SLOTS, checkpoints=tmp_path, publish=False,
-        ttl=12, grace=4,
-    )  # fmt: skip
+        study,
+        objectives.noted_for_long,
+        terms,
+        WorkerOptions(cpus=SLOTS, checkpoints=tmp_path, dashboard=False),
+        ttl=12,
+        grace=4,
+    )
     proxy.delay(milliseconds / 2000)  # on the way there and on the way back
     thread = threading.Thread(target=worker.run)
     thread.start()

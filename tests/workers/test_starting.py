@@ -129,7 +129,7 @@ def test_connections_that_are_cut_while_it_starts_and_returns_end_no_worker(
         trial.report(0.5, 1)
         return 0.5
 
-    result = run(study, objective, cpus=1, deadline="60s", policy="fifo", n_trials=1)
+    result = run(study, objective, cpus=1, deadline="60s", n_trials=1, policy="fifo")
     assert result.value == 0.5 and cuts == [2, 2, 2]
 
 

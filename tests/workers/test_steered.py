@@ -17,6 +17,7 @@ from optuna_deadline.allocation.records import PlannedTrial, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
+from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"postgres|pinned|drain|asked")]
 Start = Callable[..., WorkerProcess]
@@ -27,9 +28,9 @@ def ask(words: str, url: str) -> None:
     assert asked.exit_code == 0, asked.output
 
 
-def create(study: optuna.Study, most_trials: int) -> AllocationTable:
+def create(study: optuna.Study, n_trials: int) -> AllocationTable:
     """A study of so many trials, each of which would train on one slot all the time."""
-    agree(study, "10m", "fifo", {"most_trials": most_trials})
+    agree(study, "10m", Given("fifo", {"n_trials": n_trials}))
     return table_of(study)
 
 
@@ -59,7 +60,7 @@ def check_steps(study: optuna.Study) -> None:
 def test_a_paused_trial_waits_until_it_is_resumed(
     study: optuna.Study, storage_url: str, start_worker: Start, tmp_path: Path
 ) -> None:
-    table = create(study, most_trials=2)
+    table = create(study, n_trials=2)
     worker = start_worker(storage_url, "slow", cpus=2, RANK_LOG=str(tmp_path / "ranks"))
     wait_until(lambda: trains(table, 0) and trains(table, 1))
     ask("pause 0 --study study", storage_url)
@@ -81,7 +82,7 @@ def test_a_paused_trial_waits_until_it_is_resumed(
 def test_a_pinned_gang_has_its_size_and_others_the_rest(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, tmp_path: Path
 ) -> None:
-    table = create(sqlite_study, most_trials=2)
+    table = create(sqlite_study, n_trials=2)
     worker = start_worker(sqlite_url, "slow", cpus=3, RANK_LOG=str(tmp_path / "ranks"))
     wait_until(lambda: trains(table, 0) and trains(table, 1))
     ask("give 1 --gpus 3 --study study", sqlite_url)
@@ -102,7 +103,7 @@ def test_a_drained_hosts_trials_go_on_elsewhere_and_its_worker_leaves(
     postgres_url: str, start_worker: Start, tmp_path: Path, said: Callable[[], str]
 ) -> None:
     study = optuna.create_study(study_name="study", storage=postgres_url, direction="maximize")
-    table = create(study, most_trials=2)
+    table = create(study, n_trials=2)
     ranks = str(tmp_path / "ranks")
     first, second = (
         start_worker(postgres_url, "slow", cpus=1, RANK_LOG=ranks, OPTUNA_DEADLINE_HOST=host)
@@ -128,7 +129,7 @@ def test_a_drain_is_undone_as_long_as_the_worker_is_there(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, tmp_path: Path
 ) -> None:
     """Its rank takes its time to save, and the request is taken back meanwhile."""
-    table = create(sqlite_study, most_trials=1)
+    table = create(sqlite_study, n_trials=1)
     host = "node1"
     worker = start_worker(
         sqlite_url, "lingering", cpus=1, RANK_LOG=str(tmp_path / "ranks"),
@@ -148,7 +149,7 @@ def test_a_drain_is_undone_as_long_as_the_worker_is_there(
 def test_what_was_asked_before_anybody_came_is_obeyed(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, tmp_path: Path
 ) -> None:
-    table = create(sqlite_study, most_trials=2)
+    table = create(sqlite_study, n_trials=2)
     ranks = str(tmp_path / "ranks")
     first = start_worker(sqlite_url, "slow", cpus=2, RANK_LOG=ranks)
     wait_until(lambda: trains(table, 0) and trains(table, 1))

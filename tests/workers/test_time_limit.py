@@ -22,6 +22,8 @@ from benchmarks.stretches.objective import LOGS
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.time_limit import WorkerTimeLimit
 
@@ -68,7 +70,7 @@ def test_no_time_to_train_is_said_at_once(
             cpus=1,
             deadline="60s",
             checkpoints=tmp_path,
-            until=until,
+            worker=optuna_deadline.WorkerOptions(max_time=until),
         )
 
 
@@ -76,10 +78,13 @@ def test_no_time_to_train_is_said_at_once(
 def test_its_trials_are_saved_before_and_another_worker_goes_on(
     sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
-    terms = agree(sqlite_study, "100s", "fifo", {})
+    terms = agree(sqlite_study, "100s", Given("fifo"))
     began = time.monotonic()
     first = ElasticWorker(
-        sqlite_study, objectives.slow, terms, cpus=1, checkpoints=tmp_path, until="13s"
+        sqlite_study,
+        objectives.slow,
+        terms,
+        WorkerOptions(cpus=1, checkpoints=tmp_path, max_time="13s"),
     )
     result = first.run()
     assert 3 < time.monotonic() - began < 13
@@ -96,11 +101,11 @@ def test_sigterm_to_every_process_loses_no_step(
     sqlite_url: str, sqlite_study: optuna.Study, tmp_path: Path
 ) -> None:
     """As SLURM and systemd send it; the command exits with 75 after its time limit."""
-    agree(sqlite_study, "100s", "fifo", {})
+    agree(sqlite_study, "100s", Given("fifo"))
     table = table_of(sqlite_study)
     words = [
         "worker", OBJECTIVE, "--study", sqlite_study.study_name, "--cpus", "1",
-        "--storage", sqlite_url, "--checkpoints", str(tmp_path), "--no-publish",
+        "--storage", sqlite_url, "--checkpoints", str(tmp_path), "--no-dashboard",
     ]  # fmt: skip
     program = [sys.executable, "-c", "from optuna_deadline.cli import app; app()", *words]
     with subprocess.Popen(program) as worker:
@@ -112,4 +117,4 @@ def test_sigterm_to_every_process_loses_no_step(
     last = max(row.step for row in table.reports())
     assert table.checkpoints(0)[0].step == last
     assert [row.outcome for row in table.segments()] == ["shutdown"]
-    assert subprocess.run([*program, "--until", "12s"], timeout=60).returncode == 75
+    assert subprocess.run([*program, "--max-time", "12s"], timeout=60).returncode == 75

@@ -12,6 +12,8 @@ from optuna.trial import TrialState
 from tables import table_of
 
 from optuna_deadline.elastic import ElasticWorker, agree
+from optuna_deadline.options import WorkerOptions
+from optuna_deadline.study.terms import Given
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +26,10 @@ def test_a_preempted_trial_goes_on_as_if_nobody_had_come_between(
     quickness = [0.1, 0.9, 0.2, 0.8]
     for x in quickness:
         sqlite_study.enqueue_trial({"x": x})
-    parameters = {"most_trials": 4, "warm_up": 3, "quantum": 0.5}
-    terms = agree(sqlite_study, "100s", "hermes", parameters)
+    parameters = {"n_trials": 4, "warm_up": 3, "quantum": 0.5}
+    terms = agree(sqlite_study, "100s", Given("hermes", parameters))
     result = ElasticWorker(
-        sqlite_study, objectives.noted, terms, cpus=2, checkpoints=tmp_path
+        sqlite_study, objectives.noted, terms, WorkerOptions(cpus=2, checkpoints=tmp_path)
     ).run()
     assert result.settled and result.trial_number == 1
 

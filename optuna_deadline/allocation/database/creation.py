@@ -36,7 +36,7 @@ def create_or_check(engine: sa.Engine) -> None:
             raise SchemaMismatch(
                 f"The tables have schema version {found}, this package needs {VERSION}: finish "
                 "their studies with the version of optuna-deadline that created them, or name "
-                "another database with table=URL."
+                "another database with storage=URL."
             )
         if not found:
             _create(connection)

@@ -98,7 +98,7 @@ def create(url: URL, given: Mapping[str, Any] = MappingProxyType({})) -> sa.Engi
         options = {**_options(url, given), "pool_pre_ping": True, "isolation_level": None}
         return _begin_by_statement(_check_connections(sa.create_engine(url, **options)))
     raise UnsupportedStorage(
-        f"The table works on SQLite and PostgreSQL, not on {backend}; name one with table=URL."
+        f"The table works on SQLite and PostgreSQL, not on {backend}; name one with storage=URL."
     )
 
 

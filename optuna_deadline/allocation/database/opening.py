@@ -28,22 +28,22 @@ _in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDiction
 _lock = threading.Lock()
 
 
-def table_url(study: Study, table: str | None = None) -> URL:
+def table_url(study: Study, storage: str | None = None) -> URL:
     """The database with the table of ``study``.
 
     Args:
         study: Any Optuna study.
-        table: A separate database for the table, needed if the study's storage is not SQL.
+        storage: A separate database for the table, needed if the study's storage is not SQL.
 
     Raises:
-        UnsupportedStorage: The storage has no usable database, and ``table`` is not given.
+        UnsupportedStorage: The storage has no usable database, and ``storage`` is not given.
     """
-    if table is not None:
+    if storage is not None:
         try:
-            return make_url(table)
+            return make_url(storage)
         except sa.exc.ArgumentError:
             raise UnsupportedStorage(
-                "table= is not a database URL: write one such as sqlite:///table.db or "
+                "storage= is not a database URL: write one such as sqlite:///table.db or "
                 "postgresql://user@host/database."
             ) from None
     backend = behind_cache(storage_of(study))
@@ -59,11 +59,11 @@ def table_url(study: Study, table: str | None = None) -> URL:
             return make_url(_in_memory[backend])
     raise UnsupportedStorage(
         f"{type(backend).__name__} has no SQL database for the allocation table; use a SQLite or "
-        "PostgreSQL storage, or name a database for the table with table=URL."
+        "PostgreSQL storage, or name a database for the table with storage=URL."
     )
 
 
-def open_table(study: Study, table: str | None = None) -> Database:
+def open_table(study: Study, storage: str | None = None) -> Database:
     """The database with the table of ``study``, opened at the first use.
 
     A storage on PostgreSQL connects again, with the limits of this package beside the arguments
@@ -74,9 +74,9 @@ def open_table(study: Study, table: str | None = None) -> Database:
     if isinstance(backend, RDBStorage):
         with _lock:
             limit(backend)
-        if table is None and backend.engine.dialect.name == "postgresql":
+        if storage is None and backend.engine.dialect.name == "postgresql":
             given = backend.engine_kwargs
-    return connect(table_url(study, table), given)
+    return connect(table_url(study, storage), given)
 
 
 def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> Database:
@@ -104,13 +104,13 @@ def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> 
         return _databases[key]
 
 
-def opened_table(study: Study, table: str | None = None) -> Database | None:
+def opened_table(study: Study, storage: str | None = None) -> Database | None:
     """The database with the table of ``study`` if this process already uses it."""
-    storage = storage_of(study)
-    if table is None and isinstance(storage, InMemoryStorage) and storage not in _in_memory:
+    own = storage_of(study)
+    if storage is None and isinstance(own, InMemoryStorage) and own not in _in_memory:
         return None
     try:
-        url = table_url(study, table)
+        url = table_url(study, storage)
     except UnsupportedStorage:
         return None
     with _lock:

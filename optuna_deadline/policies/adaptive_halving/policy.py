@@ -71,7 +71,7 @@ class AdaptiveHalving(Resources):
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: From one rung to the next in charts. The policy's own rungs are a
             doubling apart, and how many trials go on is measured.
-        most_trials: Maximum number of trials; None for as many as the time allows.
+        n_trials: Maximum number of trials; None for as many as the time allows.
     """
 
     reduction_factor: int = 2

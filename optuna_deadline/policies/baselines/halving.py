@@ -64,7 +64,7 @@ class Asha(Resources):
 class AshaPromote(Resources):
     """ASHA by promotion.
 
-    When ``most_trials`` have started and no trial is to be promoted, the best paused trial
+    When ``n_trials`` have started and no trial is to be promoted, the best paused trial
     continues: nothing else can run.
     """
 

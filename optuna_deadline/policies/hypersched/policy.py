@@ -43,7 +43,7 @@ class HyperSched(Resources):
         min_resource: The first rung, in report steps.
         max_resource: The step at which a trial is done; None takes what the objectives say.
         reduction_factor: Every rung keeps one in this many.
-        most_trials: Trials that are opened at most; None for as many as the time allows.
+        n_trials: Trials that are opened at most; None for as many as the time allows.
         recharge: A gang grows again only after this many overheads of training.
         allocator: How the pool is dealt to the survivors: "uniform", "top_job" or "softmax".
         gate: Whether new trials stop coming in once they could no longer catch up. The other two

@@ -140,7 +140,7 @@ class ShockwaveStudy(TimeShared):
 
     def _rho(self, snapshot: Snapshot, jobs: Sequence[_Job]) -> Array:
         """The expected finish time of each job by the fair one, which equal shares would give."""
-        everyone = max(1.0, max(self.most_trials or 0, len(jobs)) / snapshot.capacity)
+        everyone = max(1.0, max(self.n_trials or 0, len(jobs)) / snapshot.capacity)
         present = max(1.0, len(jobs) / snapshot.capacity)
         waited = snapshot.now - snapshot.started
         shortest = min(job.whole for job in jobs)  # a trial that is not open may be as short
