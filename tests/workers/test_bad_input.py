@@ -145,7 +145,7 @@ def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> Non
         ),
         (
             {"budget": 9, "price": {"a": 1}},
-            "this host says none: name it with WorkerOptions\(host_type",
+            r"this host says none: name it with WorkerOptions\(host_type",
         ),
     ],
 )
