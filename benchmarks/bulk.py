@@ -26,13 +26,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.allocation.database.schema import rung
-from optuna_deadline.pruners._rung_rule import RungRule
 
 PARAMS = ("lr", "dropout", "width")
 _SPACE = FloatDistribution(0.0, 1.0)
 _PIECE = 1000  # trials per transaction
 _STARTED = datetime(2026, 1, 1)  # UTC, as Optuna's tables have it
-_RUNGS = RungRule(min_resource=1, reduction_factor=4)  # of SuccessiveHalvingPruner
 _FINITE = {
     "value": models.TrialValueModel.TrialValueType.FINITE,
     "report": models.TrialIntermediateValueModel.TrialIntermediateValueType.FINITE,
@@ -109,7 +107,7 @@ def _trial(
     values = dict(enumerate(reports.tolist(), start=1))
     finished = state.is_finished()
     started = _STARTED.replace(tzinfo=timezone.utc).astimezone().replace(tzinfo=None)
-    rungs = enumerate(_RUNGS.values(values))
+    rungs = [(r, values[4**r]) for r in range(20) if 4**r in values]  # of halving by 4
     return FrozenTrial(
         number=number,
         state=state,

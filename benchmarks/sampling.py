@@ -99,7 +99,7 @@ def regret(search: Search, sampler: str, seed: int, trainings: int, helped: bool
     clock = VirtualTime(deadline=float(trainings * STEPS))
     asked = _SAMPLERS[sampler](seed)
     study = optuna.create_study(
-        pruner=DeadlinePruner(clock.deadline, max_resource=STEPS, clock=clock),
+        pruner=DeadlinePruner(clock.deadline, max_resource=STEPS)._start(clock),
         sampler=DeadlineSampler(asked, look=clock) if helped else asked,
     )
     found = [search.median]

@@ -86,6 +86,15 @@ def test_an_object_is_stored_as_its_name_and_its_fields(sqlite_url: str) -> None
     assert terms.read(open_table(study), study) == found
 
 
+def test_an_object_joins_a_study_that_has_its_name(sqlite_url: str) -> None:
+    """A parameter that is not stored has the policy's default."""
+    study = optuna.create_study(study_name="s", storage=sqlite_url)
+    found = agree(study, "1h", Given("hypersched"))
+    assert agree(study, "1h", StudyOptions(deadline="1h", policy=HyperSched()).given) == found
+    with pytest.raises(DeadlineConflict, match=r"has recharge 5.0 .* asks for recharge 6"):
+        agree(study, "1h", StudyOptions(deadline="1h", policy=HyperSched(recharge=6)).given)
+
+
 def test_the_number_of_trials_is_given_once() -> None:
     with pytest.raises(DeadlineError, match="n_trials is 2, and the policy's n_trials is 3"):
         StudyOptions(deadline="1h", policy="fifo:n_trials=3", n_trials=2)

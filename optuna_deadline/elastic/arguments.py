@@ -65,11 +65,9 @@ def agree(
             if known is None or not _is_unended(database, known):
                 raise
             return known
-    pruner = find_deadline_pruner(study.pruner)
-    stored = study_terms.read_stored
-    found = stored(database, study) if pruner is None else pruner.terms(study, given)
-    study_terms.check_given(found, given)
-    return found
+    if (pruner := find_deadline_pruner(study.pruner)) is not None:
+        pruner.terms(study)
+    return study_terms.join(database, study, given)
 
 
 def _is_unended(database: Database, terms: Terms) -> bool:

@@ -48,7 +48,7 @@ from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
 from optuna_deadline.planning.settlement import CheckpointAvailability
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_divider
-from optuna_deadline.pruners import DeadlinePruner, find_deadline_pruner
+from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE, own_address
@@ -128,7 +128,9 @@ class ElasticWorker:
         self._fork_server = fork_server
         self._agent: Agent | None = None
         self._leaving: str | None = None
-        self._policy = policy_choice.make(_same_policy(study, terms, policy), terms.parameters)
+        if policy is None or policy_choice.name_of(policy) != terms.policy:
+            policy = terms.policy
+        self._policy = policy_choice.make(policy, terms.parameters)
         place = place_of(options.checkpoints)
         self._folder = root_of(place, study.study_name, study_terms.key(database, study))
         self._resumable = not isinstance(storage_of(study), InMemoryStorage)
@@ -314,14 +316,3 @@ def _planned(study: Study) -> Study:
     if not isinstance(study.sampler, DeadlineSampler):
         planned.sampler = DeadlineSampler(study.sampler)
     return planned
-
-
-def _same_policy(
-    study: Study, terms: Terms, given: policy_choice.PolicyLike | None
-) -> policy_choice.PolicyLike:
-    """The study's policy: the given object if the study uses it, else the policy of its name."""
-    if given is None and isinstance(study.pruner, DeadlinePruner):
-        given = study.pruner.policy
-    if given is not None and policy_choice.name_of(given) == terms.policy:
-        return given
-    return terms.policy

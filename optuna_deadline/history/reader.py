@@ -7,9 +7,8 @@ the reports of a trial are assumed to be evenly spaced by their steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -27,6 +26,8 @@ from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Terms
 
+#: The policy of a study without workers: the rule of its pruner.
+_PLAIN = "pruner"
 _STATES = {
     TrialState.RUNNING: "running",
     TrialState.COMPLETE: "complete",
@@ -63,17 +64,10 @@ def plain_history(terms: Terms, trials: Sequence[FrozenTrial]) -> History:
         segments=tuple(_segment(trial, spans[trial.number], shift) for trial in begun),
         reports=tuple(row._replace(id=place) for place, row in enumerate(reports, 1)),
         events=tuple(_events(begun, spans, terms)),
-        policy=terms.policy,
-        parameters=_rungs_of(terms),
+        policy=_PLAIN,
+        parameters={**terms.parameters, "min_resource": 1, "reduction_factor": 2},
         plain=True,
     )
-
-
-def _rungs_of(terms: Terms) -> Mapping[str, Any]:
-    """The study's parameters, with the rungs of the measured rule if the study has that."""
-    if terms.rule == "hypersched":
-        return terms.parameters
-    return {**terms.parameters, "min_resource": 1, "reduction_factor": 2}
 
 
 def _span(trial: FrozenTrial, terms: Terms) -> tuple[float, float]:
@@ -200,7 +194,7 @@ class HistoryReader:
             slots=tuple(table.slots()),
             workers=tuple(table.workers()),
             budget=terms.budget,
-            policy=terms.policy,
+            policy=terms.policy or _PLAIN,
             parameters=terms.parameters,
         )
 

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,11 +19,11 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.pruners._watch import DeadlineWatch
-from optuna_deadline.study import policy_choice
 from optuna_deadline.study import terms as _terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Given, Terms
@@ -31,7 +31,6 @@ from optuna_deadline.values.deadlines import DeadlineLike, format_duration, pars
 
 _logger = logging.getLogger("optuna_deadline")
 
-RULES = ("measured", "hypersched")
 #: What ``PRUNED_BECAUSE`` says where the deadline ended the trial.
 OUT_OF_TIME = "its next report would come after the deadline"
 
@@ -67,26 +66,13 @@ class DeadlinePruner(BasePruner):
     Args:
         deadline: A timedelta, an aware datetime, ``"2h30m"``, or an ISO 8601 time with its zone.
             A duration counts from the construction of the pruner that fixes it.
-        policy: The policy of elastic workers, stored in the study: a name, "policy.py:Mine",
-            or an object or function for this process only; None for
-            the default. ``study.optimize`` follows those that never pause: "fifo" prunes for the
-            deadline only, "median", "asha" and "hyperband" are Optuna's own pruners; with
-            any other, ``rule`` decides, and a warning says so.
-        policy_parameters: Further parameters of that policy.
-        min_resource: The first rung of elastic policies and of "hypersched", in steps; 1 by
-            default.
         max_resource: The step at which a trial ends normally; None if it is unknown.
-        reduction_factor: One trial in this many survives a rung of elastic policies and of
-            "hypersched"; at least 2. The policy's own by default, and 4 for "hypersched".
-        rule: "measured", the default, is the rule above. "hypersched" is our reconstruction of
-            HyperSched's, except that it is final: at ``min_resource * reduction_factor**i`` steps
-            a trial's value is recorded, and a trial below the best ``1/reduction_factor`` of any
-            rung that it has passed is pruned.
+        inner: A pruner of Optuna, as ``MedianPruner()``, that decides in place of the rule above.
+            It is of this process only.
         extend: Move the study's deadline to this later one, for every process: an instant, or a
             duration once the deadline has passed.
         storage: URL of a SQLite or PostgreSQL database for the table, needed if the study's
             storage is not SQL.
-        clock: The clocks of the process; tests inject theirs.
 
     Raises:
         DeadlineError: An argument is invalid; the message says what to give instead.
@@ -96,38 +82,32 @@ class DeadlinePruner(BasePruner):
         self,
         deadline: DeadlineLike,
         *,
-        policy: policy_choice.PolicyLike | None = None,
-        policy_parameters: Mapping[str, Any] | None = None,
-        min_resource: int | None = None,
         max_resource: int | None = None,
-        reduction_factor: int | None = None,
-        rule: str | None = None,
+        inner: BasePruner | None = None,
         extend: bool = False,
         storage: str | None = None,
-        clock: ProcessClock | None = None,
     ) -> None:
-        if rule is not None and rule not in RULES:
-            raise DeadlineError(f"There is no rule {rule!r}; choose one of {', '.join(RULES)}.")
+        if inner is not None and not isinstance(inner, BasePruner):
+            raise DeadlineError(f"inner must be a pruner of Optuna, but got {inner!r}.")
+        check_resources(1, max_resource, 2)
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
             _logger.warning(
                 "The deadline %s has passed; only an extended study continues.",
                 self._deadline,
             )
-        self.policy = policy
-        resources = {
-            "min_resource": min_resource,
-            "max_resource": max_resource,
-            "reduction_factor": reduction_factor or (4 if rule == "hypersched" else None),
-        }
-        parameters = {**resources, **(policy_parameters or {})}
-        policy_choice.complete(policy, parameters)
-        self._given = Given(policy, parameters, rule=rule)
+        self._inner = inner
+        self._given = Given(parameters={"max_resource": max_resource})
         self._extend = extend
-        self._table_url = storage
-        self.clock = clock or ProcessClock()
-        self._constructed = self.clock.now()
+        self._storage = storage
+        self._start(ProcessClock())
+
+    def _start(self, clock: ProcessClock) -> DeadlinePruner:
+        """Begin to count the time by a clock; tests inject theirs."""
+        self.clock = clock
+        self._constructed = clock.now()
         self._forget()
+        return self
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the trial should end after its newest report.
@@ -149,11 +129,11 @@ class DeadlinePruner(BasePruner):
             return False
         tracker = self.tracker(study)
         pace = tracker.reported(trial, step)
-        if (rule := tracker.optuna_rule) is None:
+        if self._inner is None:
             reason = tracker.check(study, trial)
         else:
             tracker.refresh()
-            reason = type(rule).__name__ if rule.prune(study, trial) else None
+            reason = type(self._inner).__name__ if self._inner.prune(study, trial) else None
         if tracker.finished(trial):
             reason = None
         if math.isnan(trial.intermediate_values[step]):
@@ -303,17 +283,12 @@ class DeadlinePruner(BasePruner):
             raise _terms.too_late(tracker.terms, left, quickest)
         return True
 
-    def terms(self, study: Study, given: Given | None = None) -> Terms:
-        """The study's terms as this process last read them; the first call stores them.
-
-        Args:
-            study: The study.
-            given: What a worker asks for besides.
-        """
+    def terms(self, study: Study) -> Terms:
+        """The study's terms as this process last read them; the first call stores them."""
         self._watch.close()
-        return self.tracker(study, given).terms
+        return self.tracker(study).terms
 
-    def tracker(self, study: Study, given: Given | None = None) -> StudyTracker:
+    def tracker(self, study: Study) -> StudyTracker:
         """The tracker of ``study`` in this process; the first call stores or joins its terms."""
         from optuna_deadline.pruners._wrapped import end_at_deadline
 
@@ -321,12 +296,13 @@ class DeadlinePruner(BasePruner):
         with self._lock:
             trackers = self._trackers.setdefault(storage_of(study), {})
             if id_of(study) not in trackers:
-                database = open_table(study, self._table_url)
+                database = open_table(study, self._storage)
                 terms = _terms.fix(
                     database,
                     study,
                     self._deadline,
-                    self._given if given is None else self._given.over(given),
+                    self._given,
+                    plain=True,
                     extend=self._extend,
                     elapsed=self.clock.now() - self._constructed,
                 )

@@ -8,25 +8,15 @@ from collections.abc import Callable, Mapping
 
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
-from optuna_deadline.pruners._rung_rule import RungRule
 from optuna_deadline.study.rows import RungRow, new_values
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.scores import score
 
 
-class MeasuredRule:
-    """Measured halving (:mod:`optuna_deadline.policies.measured_halving`)."""
-
-    def values(self, reports: Mapping[int, float]) -> list[float]:
-        """The first, second, fourth, ... report."""
-        steps = sorted(reports)
-        return [reports[steps[2**rung - 1]] for rung in range(len(steps).bit_length())]
-
-    def judge(
-        self, rungs: Rungs, number: int, reports: Mapping[int, float], left: Callable[[], TimeLeft]
-    ) -> object | None:
-        """The reason to prune a trial; None to continue it."""
-        return rungs.judge(number, len(reports), left())
+def values_at_rungs(reports: Mapping[int, float]) -> list[float]:
+    """The first, second, fourth, ... report."""
+    steps = sorted(reports)
+    return [reports[steps[2**rung - 1]] for rung in range(len(steps).bit_length())]
 
 
 class KnownRungs:
@@ -42,9 +32,6 @@ class KnownRungs:
     def __init__(self, terms: Terms) -> None:
         self._study_id = terms.study_id
         self._direction = terms.direction
-        self.rule: RungRule | MeasuredRule = MeasuredRule()
-        if terms.rule == "hypersched":
-            self.rule = RungRule.of(terms.parameters)
         self._lock = threading.Lock()
         self._forget()
 
@@ -75,5 +62,5 @@ class KnownRungs:
     ) -> str | None:
         """The reason to prune a trial; None to continue it."""
         with self._lock:
-            found = self.rule.judge(self._rungs, number, reports, left)
+            found = self._rungs.judge(number, len(reports), left())
         return None if found is None else str(found)

@@ -8,13 +8,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from statistics import median
 from typing import TypeVar
 
 import sqlalchemy as sa
-from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -34,8 +32,7 @@ from optuna_deadline.forecasting.reporting import (
 from optuna_deadline.planning.sampling import cells_to_begin, choices_to_begin
 from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.pruners._clock import ProcessClock
-from optuna_deadline.pruners._optuna_rules import optuna_rule
-from optuna_deadline.pruners._rungs import KnownRungs
+from optuna_deadline.pruners._rungs import KnownRungs, values_at_rungs
 from optuna_deadline.study.rows import ANY_STUDY, record
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.deadlines import clock_words, format_duration
@@ -240,18 +237,13 @@ class StudyTracker:
             self._to_start = trial.number, left
         return self._to_start[1]
 
-    @cached_property
-    def optuna_rule(self) -> BasePruner | None:
-        """Optuna's pruner for the study's policy; None where the rungs decide."""
-        return optuna_rule(self.terms.policy, self.terms.parameters)
-
     def refresh(self) -> None:
         """Read the deadline anew: another process may have moved it."""
         with self.database.each_alone(ANY_STUDY) as tx:
             self._read_rungs(tx)
 
     def _record(self, tx: Transaction, trial: FrozenTrial) -> None:
-        values = self._rungs.rule.values(trial.intermediate_values)
+        values = values_at_rungs(trial.intermediate_values)
         with self._lock:
             life = self._trials.get(id_of_trial(trial))
             known = life.recorded if life else 0

@@ -10,9 +10,9 @@ from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.pruners import DeadlinePruner
 from optuna_deadline.scenarios.comparison import DRAWS, SECONDS, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change
+from optuna_deadline.study.policy_choice import PolicyLike
 from optuna_deadline.values.budgets import Budget, BudgetLike
 from optuna_deadline.values.deadlines import DeadlineLike, parse_duration
 from optuna_deadline.values.prices import parse_amount
@@ -55,6 +55,7 @@ def what_if(
     draws: int = DRAWS,
     seconds: float = SECONDS,
     seed: int = 0,
+    policy: PolicyLike | None = None,
     storage: str | None = None,
 ) -> WhatIf:
     """Predict the end of a study as it is, and with more time, slots or money.
@@ -72,6 +73,7 @@ def what_if(
         draws: Simulated ends of each case.
         seconds: After this time no further draw starts; at least one is made.
         seed: Other seeds draw other ends.
+        policy: The study's policy, if it is an object of this process.
         storage: The database of the allocation table, if the study's storage is not SQL.
 
     Raises:
@@ -80,11 +82,10 @@ def what_if(
         UnsupportedStorage: The study's storage is not SQL, and no ``storage`` is given.
     """
     history = read_history(study, storage)
-    given = study.pruner.policy if isinstance(study.pruner, DeadlinePruner) else None
     question = Scenario(
         history,
         change_of(history.budget, later, gpus, budget),
-        policy=given,
+        policy=policy,
         draws=draws,
         seed=seed,
     )

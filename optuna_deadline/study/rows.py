@@ -41,14 +41,13 @@ class StudyRow:
     started: float
     deadline: float
     duration: float | None
-    policy: str
+    policy: str | None
     parameters: Mapping[str, Any]
     settled: float | None
     money: Mapping[str, Any] | None
     key: str | None
     earlier: tuple[tuple[float | None, float], ...]
     max_slots: int | None
-    rule: str | None
 
 
 class RungRow(NamedTuple):
@@ -124,6 +123,15 @@ def insert(tx: Transaction, study_id: int | None, values: Mapping[str, Any]) -> 
         values = {**values, "study_id": study_id}
     row = {name: stored(study.c[name], value) for name, value in values.items()}
     tx.insert("study", [row], unless_there=True)
+
+
+def add_policy(tx: Transaction, study_id: int, values: Mapping[str, Any]) -> None:
+    """Store what a study without a policy lacks, unless another process has."""
+    names = ", ".join(f"{name} = :{name}" for name in values)
+    row = {name: stored(study.c[name], value) for name, value in values.items()}
+    tx.run(
+        f"UPDATE @study SET {names} WHERE study_id = :id AND policy IS NULL", id=study_id, **row
+    )
 
 
 def new_key() -> str:

@@ -37,7 +37,7 @@ from optuna_deadline.values.deadlines import (
 )
 
 _SAME_INSTANT = 1e-3
-_STORED = ("policy", "max_slots", "rule")  #: what :class:`Given` and :class:`Terms` share
+_STORED = ("policy", "max_slots")  #: what :class:`Given` and :class:`Terms` share
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,12 @@ class Terms:
             epoch by the database's clock.
         deadline: The instant by which the best model is wanted.
         duration: Seconds, if the user gave a duration.
-        policy: The policy's name.
+        policy: The policy's name; None until a worker joins a study that its pruner began.
         parameters: The policy's parameters.
         budget: The budget; None if slots cost nothing.
         read: When the row was read.
         max_slots: Maximum number of slots of a trial; None for no limit.
         earlier: Earlier deadlines, each as its duration, if it had one, and its instant.
-        rule: How ``study.optimize`` prunes: "measured" or "hypersched".
     """
 
     study_id: int
@@ -67,13 +66,12 @@ class Terms:
     started: float
     deadline: float
     duration: float | None
-    policy: str
+    policy: str | None
     parameters: Mapping[str, Any] = field(hash=False)
     read: float = field(compare=False)
     budget: Budget | None = None
     earlier: tuple[tuple[float | None, float], ...] = field(default=(), compare=False)
     max_slots: int | None = None
-    rule: str = "hypersched"
 
     def __str__(self) -> str:
         until = format_instant(self.deadline)
@@ -92,21 +90,12 @@ class Given:
         parameters: The policy's parameters; they must be valid JSON.
         budget: The budget and the price.
         max_slots: Maximum number of slots of a trial; no limit by default.
-        rule: The rule by which ``study.optimize`` prunes, "measured" by default.
     """
 
     policy: policy_choice.PolicyLike | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     max_slots: int | None = None
-    rule: str | None = None
-
-    def over(self, other: Given) -> Given:
-        """This, and what it lacks from another one."""
-        values = {name: getattr(other, name) for name in vars(other)}
-        values |= policy_choice.without_none(vars(self))
-        parameters = {**other.parameters, **policy_choice.without_none(self.parameters)}
-        return Given(**{**values, "parameters": parameters})
 
 
 def fix(
@@ -115,6 +104,7 @@ def fix(
     deadline: DeadlineLike,
     given: Given | None = None,
     *,
+    plain: bool = False,
     extend: bool = False,
     elapsed: float = 0.0,
 ) -> Terms:
@@ -126,6 +116,7 @@ def fix(
         study: The study, which must have one objective.
         deadline: The deadline; a duration counts from ``elapsed`` seconds ago.
         given: What else is asked for.
+        plain: Leave the policy to the first worker, for a study that has none.
         extend: Move the stored deadline for all processes: to a later instant, or by a duration
             once it has passed. The stored deadline, or an earlier one as long as there is time,
             joins.
@@ -138,8 +129,6 @@ def fix(
             parameters, or the study has several objectives.
     """
     wanted, given = parse_deadline(deadline), given or Given()
-    policy = policy_choice.name_of(given.policy)
-    check_length("policy", policy, POLICY_LENGTH)
     check_single_objective(study)
     with database.each_alone(studies.ANY_STUDY) as tx:
         row, now = identity.find_row(database, tx, study)
@@ -155,20 +144,69 @@ def fix(
                 "started": began,
                 "deadline": at,
                 "duration": wanted.duration,
-                "policy": policy,
-                "parameters": policy_choice.complete(given.policy, given.parameters),
-                "max_slots": given.max_slots,
-                "rule": given.rule or "measured",
-                "money": None if given.budget is None else asdict(given.budget),
+                **(_of_plain(given) if plain else _of_workers(given)),
             }
             identity.insert_terms(database, tx, study, values)
         stored = known or _read_again(database, tx, study)
+        if not plain:
+            stored = _with_policy(database, tx, study, stored, given)
         check_given(stored, given)
         moves = wanted.at is not None and not _same(stored, wanted)
         if extend and not joins and (moves or stored.deadline <= began):
             stored = _extend(database, tx, study, stored, wanted, at)
     _check_join(stored, wanted, began)
     return stored
+
+
+def join(database: Database, study: Study, given: Given) -> Terms:
+    """The stored terms for a worker, with a policy; the first worker of a study adds it.
+
+    Raises:
+        DeadlineConflict: Something that is given is stored with another value.
+        DeadlineError: The study has no terms.
+    """
+    stored = read_stored(database, study)
+    with database.each_alone(studies.ANY_STUDY) as tx:
+        stored = _with_policy(database, tx, study, stored, given)
+    check_given(stored, given)
+    return stored
+
+
+def _of_plain(given: Given) -> dict[str, Any]:
+    return {"policy": None, "parameters": policy_choice.without_none(given.parameters)}
+
+
+def _of_workers(given: Given) -> dict[str, Any]:
+    """The columns of what workers ask for."""
+    policy = policy_choice.name_of(given.policy)
+    check_length("policy", policy, POLICY_LENGTH)
+    return {
+        "policy": policy,
+        "parameters": policy_choice.complete(given.policy, given.parameters),
+        "max_slots": given.max_slots,
+        "money": None if given.budget is None else asdict(given.budget),
+    }
+
+
+def _with_policy(
+    database: Database, tx: Transaction, study: Study, stored: Terms, given: Given
+) -> Terms:
+    """Add what a study lacks that its pruner began.
+
+    Raises:
+        DeadlineConflict: A parameter is stored with another value.
+    """
+    if stored.policy is not None:
+        return stored
+    check_given(stored, Given(parameters=_shared(given.parameters, stored.parameters)))
+    parameters = {**given.parameters, **stored.parameters}
+    columns = _of_workers(replace(given, parameters=parameters))
+    studies.add_policy(tx, stored.study_id, columns)
+    return _read_again(database, tx, study)
+
+
+def _shared(parameters: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name in known}
 
 
 def extend(database: Database, study: Study, deadline: DeadlineLike) -> Terms:
@@ -402,10 +440,12 @@ def check_given(stored: Terms, given: Given) -> None:
     wanted = {
         "policy": None if given.policy is None else policy_choice.name_of(given.policy),
         "max_slots": given.max_slots,
-        "rule": given.rule,
         **given.parameters,
     }
-    has = {**stored.parameters, **{name: getattr(stored, name) for name in _STORED}}
+    known = stored.parameters
+    if stored.policy is not None and not known.keys() >= given.parameters.keys():
+        known = policy_choice.effective(stored.policy, known)
+    has = {**known, **{name: getattr(stored, name) for name in _STORED}}
     asked = json.loads(json.dumps(policy_choice.without_none(wanted)))
     if other := [name for name, value in asked.items() if value != has.get(name)]:
         raise DeadlineConflict(

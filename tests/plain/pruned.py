@@ -14,12 +14,14 @@ def pruned_study(
 ) -> optuna.Study:
     """A study that any process may join."""
     kwargs = {"deadline": "100h", **kwargs}
+    clock = kwargs.pop("clock", None)
+    pruner = DeadlinePruner(**kwargs)
     return optuna.create_study(
         storage=storage,
         direction=direction,
         study_name="s",
         load_if_exists=True,
-        pruner=DeadlinePruner(**kwargs),
+        pruner=pruner if clock is None else pruner._start(clock),
     )
 
 

@@ -22,7 +22,7 @@ Objective = Callable[[optuna.Trial], float]
 
 
 def _study(storage: Any, clock: Any, direction: str = "minimize", **kwargs: Any) -> optuna.Study:
-    pruner = DeadlinePruner("100s", clock=clock, **kwargs)
+    pruner = DeadlinePruner("100s", **kwargs)._start(clock)
     return optuna.create_study(
         storage=storage, study_name="s", load_if_exists=True, direction=direction, pruner=pruner
     )

@@ -9,17 +9,12 @@ from typing import Any
 import optuna
 import pytest
 from clocks import ahead
+from pruned import pruned_study
 
-from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_of_time
+from optuna_deadline import DeadlineGate, DeadlineSampler, out_of_time
 from optuna_deadline.errors import DeadlineError
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
-
-
-def _study(storage: Any, **kwargs: Any) -> optuna.Study:
-    return optuna.create_study(
-        storage=storage, study_name="s", load_if_exists=True, pruner=DeadlinePruner(**kwargs)
-    )
 
 
 def _train(trial: optuna.Trial, clock: Any, seconds: float, steps: int = 10**6) -> float:
@@ -34,7 +29,7 @@ def _train(trial: optuna.Trial, clock: Any, seconds: float, steps: int = 10**6) 
 
 
 def test_optimize_returns_by_the_deadline(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="1000s", clock=clock)
+    study = pruned_study(storage, deadline="1000s", clock=clock)
     study.optimize(lambda trial: _train(trial, clock, 10.0, 16), callbacks=[DeadlineGate()])
     left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
     # The sixth trial ends at 960 s, and the seventh has time for some steps.
@@ -45,14 +40,14 @@ def test_optimize_returns_by_the_deadline(storage: str | None, clock: Any) -> No
 
 
 def test_a_trial_that_can_still_matter_starts(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="1000s", clock=clock)
+    study = pruned_study(storage, deadline="1000s", clock=clock)
     study.optimize(lambda trial: _train(trial, clock, 10.0, 15), callbacks=[DeadlineGate()])
     # 100 s are left after the sixth trial, four steps fit.
     assert [trial.last_step for trial in study.trials] == [15] * 6 + [9]
 
 
 def test_an_end_that_the_sampler_has_measured_counts_once(clock: Any) -> None:
-    study = _study(None, deadline="1000s", clock=clock)
+    study = pruned_study(None, deadline="1000s", clock=clock)
     study.sampler = DeadlineSampler(seed=0)
 
     def objective(trial: optuna.Trial) -> float:
@@ -65,8 +60,8 @@ def test_an_end_that_the_sampler_has_measured_counts_once(clock: Any) -> None:
 
 
 def test_a_process_judges_for_itself_alone(storage_url: str, clock: Any) -> None:
-    slow = _study(storage_url, deadline="100s", clock=clock)
-    fast = _study(storage_url, deadline="100s")
+    slow = pruned_study(storage_url, deadline="100s", clock=clock)
+    fast = pruned_study(storage_url, deadline="100s")
     fast.pruner.terms(fast)  # type: ignore[attr-defined]
     slow.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
     fast.optimize(lambda trial: 1.0, n_trials=5, callbacks=[DeadlineGate()])
@@ -74,7 +69,7 @@ def test_a_process_judges_for_itself_alone(storage_url: str, clock: Any) -> None
 
 
 def test_a_one_off_set_up_leaves_the_study_its_time(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="160s", max_resource=27, clock=clock)
+    study = pruned_study(storage, deadline="160s", max_resource=27, clock=clock)
 
     def objective(trial: optuna.Trial) -> float:
         if trial.number == 0:
@@ -88,7 +83,7 @@ def test_a_one_off_set_up_leaves_the_study_its_time(storage: str | None, clock: 
 
 
 def test_a_set_up_of_each_trial_leaves_the_study_its_time(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="200s", max_resource=27, clock=clock)
+    study = pruned_study(storage, deadline="200s", max_resource=27, clock=clock)
 
     def objective(trial: optuna.Trial) -> float:
         clock.advance(20)  # compiles
@@ -102,7 +97,7 @@ def test_a_set_up_of_each_trial_leaves_the_study_its_time(storage: str | None, c
 
 
 def test_steps_that_begin_late_leave_the_study_its_time(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="100s", clock=clock)
+    study = pruned_study(storage, deadline="100s", clock=clock)
 
     def objective(trial: optuna.Trial) -> float:
         for step in range(1000, 1020):
@@ -120,7 +115,7 @@ def test_steps_that_begin_late_leave_the_study_its_time(storage: str | None, clo
 def test_an_early_return_is_explained(
     storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study = _study(storage, deadline="1000s", clock=clock)
+    study = pruned_study(storage, deadline="1000s", clock=clock)
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         study.optimize(lambda trial: _train(trial, clock, 350.0, 2), callbacks=[DeadlineGate()])
     assert [trial.last_step for trial in study.trials] == [2]
@@ -134,7 +129,7 @@ def test_an_early_return_is_explained(
 def test_a_return_by_another_callback_is_explained(
     storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study = _study(storage, deadline="1000s", clock=clock)
+    study = pruned_study(storage, deadline="1000s", clock=clock)
 
     def objective(trial: optuna.Trial) -> float:
         trial.study.stop()
@@ -150,16 +145,16 @@ def test_a_return_by_another_callback_is_explained(
 def test_a_return_in_time_needs_no_words(
     storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study = _study(storage, deadline="1000s", clock=clock)
+    study = pruned_study(storage, deadline="1000s", clock=clock)
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         study.optimize(lambda trial: _train(trial, clock, 10.0, 16), callbacks=[DeadlineGate()])
     assert caplog.records == []
 
 
 def test_extending_opens_the_gate(storage_url: str, clock: Any) -> None:
-    study = _study(storage_url, deadline="100s", clock=clock)
+    study = pruned_study(storage_url, deadline="100s", clock=clock)
     study.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
-    longer = _study(storage_url, deadline=ahead(3600), extend=True)
+    longer = pruned_study(storage_url, deadline=ahead(3600), extend=True)
     longer.optimize(
         lambda trial: _train(trial, clock, 0.0, 2), n_trials=3, callbacks=[DeadlineGate()]
     )
@@ -172,7 +167,7 @@ def test_extending_opens_the_gate(storage_url: str, clock: Any) -> None:
 
 
 def test_what_follows_the_last_report_is_measured(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="1000s", clock=clock)
+    study = pruned_study(storage, deadline="1000s", clock=clock)
 
     def objective(trial: optuna.Trial) -> float:
         value = _train(trial, clock, 10.0, 20)
@@ -186,7 +181,7 @@ def test_what_follows_the_last_report_is_measured(storage: str | None, clock: An
 
 
 def test_threads_stop_too(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="100s", clock=clock)
+    study = pruned_study(storage, deadline="100s", clock=clock)
     study.optimize(
         lambda trial: _train(trial, clock, 5.0, 4), n_jobs=3, callbacks=[DeadlineGate()]
     )
@@ -194,7 +189,7 @@ def test_threads_stop_too(storage: str | None, clock: Any) -> None:
 
 
 def test_an_objective_that_never_reports(storage: str | None, clock: Any) -> None:
-    study = _study(storage, deadline="500s", clock=clock)
+    study = pruned_study(storage, deadline="500s", clock=clock)
     study.optimize(lambda trial: _pass(clock, 50), callbacks=[DeadlineGate()])
     # Nine trials leave 50 s, and a tenth for safety is lacking for another.
     assert 8 <= len(study.trials) <= 9
@@ -202,10 +197,10 @@ def test_an_objective_that_never_reports(storage: str | None, clock: Any) -> Non
 
 
 def test_a_process_that_saw_no_report_goes_by_its_own_trials(storage_url: str, clock: Any) -> None:
-    slow = _study(storage_url, deadline="100s", clock=clock)
+    slow = pruned_study(storage_url, deadline="100s", clock=clock)
     slow.optimize(lambda trial: _pass(clock, 55), callbacks=[DeadlineGate()])
     assert len(slow.trials) == 1
-    fast = _study(storage_url, deadline="100s")
+    fast = pruned_study(storage_url, deadline="100s")
     fast.optimize(lambda trial: 1.0, n_trials=2, callbacks=[DeadlineGate()])
     assert len(fast.trials) == 3
 

@@ -76,7 +76,7 @@ def test_pickled_it_joins_the_same_study(storage_url: str) -> None:
 
 
 def test_pickling_keeps_the_time_since_construction(clock: Any) -> None:
-    pruner = DeadlinePruner("1h", clock=clock)
+    pruner = DeadlinePruner("1h")._start(clock)
     clock.advance(600)
     again = pickle.loads(pickle.dumps(pruner))
     study = optuna.create_study(pruner=again)
@@ -92,7 +92,7 @@ def test_pickling_keeps_the_time_since_construction(clock: Any) -> None:
 )
 def test_mirrored_studies_decide_alike(reports: list[tuple[int, float]]) -> None:
     def run(direction: str, sign: float) -> list[bool]:
-        study = pruned_study(None, direction, reduction_factor=2)
+        study = pruned_study(None, direction)
         trials, steps, answers = [study.ask() for _ in range(5)], [0] * 5, []
         for who, value in reports:
             trials[who].report(sign * value, steps[who])
@@ -114,69 +114,28 @@ def test_several_objectives_are_refused(storage: str | None) -> None:
         study.optimize(lambda trial: (0.0, 0.0), n_trials=1, callbacks=[DeadlineGate()])
 
 
-def test_recorded_scores_are_checked_again_later(storage: str | None) -> None:
-    study = pruned_study(storage, "maximize", rule="hypersched")
-    first, second = reported(study, 0.5), study.ask()
-    assert first.should_prune() is False
-    second.report(0.7, 1)
-    assert second.should_prune() is False
-    # Its score at the rung is 0.5 for ever, whatever it reports now.
-    first.report(0.95, 2)
-    assert first.should_prune() is True
-
-
-def test_every_rung_passed_counts(storage: str | None) -> None:
-    study = pruned_study(storage, reduction_factor=2, rule="hypersched")
-    good = reported(study, 1.0, 1.0, 1.0, 1.0)
-    late = reported(study, 0.5, 2.0, 2.0, 2.0)
-    assert good.should_prune() is False
-    assert late.should_prune() is True  # best at step 1, worst at 2 and 4
-
-
-@pytest.mark.parametrize("steps", [[5, 17, 90], [0, 1, 64], [3], [1000]])
-def test_gapped_steps_and_any_first_step(storage: str | None, steps: list[int]) -> None:
-    study = pruned_study(storage, rule="hypersched")
-    for value, expected in ((1.0, False), (2.0, True), (0.5, False)):
-        trial = study.ask()
-        answers = []
-        for step in steps:
-            trial.report(value, step)
-            answers.append(trial.should_prune())
-        assert answers[-1] is expected
-        number = trial.number
-    with open_table(study).engine.connect() as connection:
-        rows = connection.execute(sa.select(schema.rung).where(schema.rung.c.number == number))
-        expected_rungs = sum(4**i <= steps[-1] for i in range(20))
-        assert sorted(row.rung for row in rows) == list(range(expected_rungs))
-
-
 def test_reports_between_questions_count(storage: str | None) -> None:
-    study = pruned_study(storage, rule="hypersched")
+    study = pruned_study(storage)
     trial = reported(study, 10.0, 20.0, 30.0, 40.0, 50.0)
     trial.should_prune()
     with open_table(study).engine.connect() as connection:
         rows = connection.execute(sa.select(schema.rung.c.rung, schema.rung.c.value)).all()
-    assert sorted(tuple(row) for row in rows) == [(0, 10.0), (1, 40.0)]
+    assert sorted(tuple(row) for row in rows) == [(0, 10.0), (1, 20.0), (2, 40.0)]
+
+
+class Always(optuna.pruners.BasePruner):
+    """Prunes every trial."""
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        return True
 
 
 def test_max_resource_is_a_normal_end(storage: str | None) -> None:
-    study = pruned_study(storage, max_resource=3, rule="hypersched")
-    reported(study, 1.0).should_prune()
+    study = pruned_study(storage, max_resource=3, inner=Always())
     worse = reported(study, 2.0)
     assert worse.should_prune() is True
     worse.report(2.0, 3)
     assert worse.should_prune() is False
-
-
-def test_nan_prunes_and_is_worse_than_anything(storage: str | None) -> None:
-    study = pruned_study(storage, reduction_factor=2, rule="hypersched")
-    assert reported(study, NAN).should_prune() is True
-    bad = reported(study, INF)
-    assert bad.should_prune() is False
-    assert reported(study, 1.0).should_prune() is False
-    assert bad.should_prune() is False  # of three, the one in the middle
-    assert reported(study, -INF).should_prune() is False
-    assert bad.should_prune() is True
 
 
 def test_nan_between_rungs_prunes(storage: str | None) -> None:
@@ -184,14 +143,3 @@ def test_nan_between_rungs_prunes(storage: str | None) -> None:
     assert trial.should_prune() is False
     trial.report(NAN, 3)
     assert trial.should_prune() is True
-
-
-def test_numpy_agrees_with_the_databases(storage: str | None) -> None:
-    import numpy as np
-
-    study = pruned_study(storage, "maximize", reduction_factor=4, rule="hypersched")
-    values = np.random.default_rng(0).normal(size=30)
-    for count, value in enumerate(values, start=1):
-        trial = reported(study, float(value))
-        limit = np.percentile(values[:count], 75) if count > 1 else -INF
-        assert trial.should_prune() is bool(value < limit)

@@ -48,7 +48,7 @@ pytestmark = [
 def _optimize(sampler: BaseSampler, clock: Any, draw: Callable[[optuna.Trial], float]) -> Any:
     study = optuna.create_study(
         sampler=DeadlineSampler(sampler, startup=3),
-        pruner=DeadlinePruner("1000s", max_resource=9, clock=clock),
+        pruner=DeadlinePruner("1000s", max_resource=9)._start(clock),
     )
 
     def objective(trial: optuna.Trial) -> float:

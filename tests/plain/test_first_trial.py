@@ -24,12 +24,15 @@ from optuna_deadline.study import terms
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
 
-def _study(storage: Any, /, deadline: str = "100s", **kwargs: Any) -> optuna.Study:
+def _study(
+    storage: Any, /, deadline: str = "100s", clock: Any = None, **kwargs: Any
+) -> optuna.Study:
+    pruner = DeadlinePruner(deadline, **kwargs)
     return optuna.create_study(
         storage=storage,
         study_name="s",
         load_if_exists=True,
-        pruner=DeadlinePruner(deadline, **kwargs),
+        pruner=pruner if clock is None else pruner._start(clock),
         sampler=DeadlineSampler(seed=1),
     )
 

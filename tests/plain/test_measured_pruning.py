@@ -16,7 +16,6 @@ from rich.console import Console
 from optuna_deadline import DeadlinePruner, DeadlineSampler, deadline_report
 from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.opening import open_table
-from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.text import event_sentence
 
@@ -81,18 +80,6 @@ def test_a_pruner_around_it_tells_its_own_reasons(storage: str | None) -> None:
     assert BECAUSE not in study.trials[1].user_attrs
 
 
-def test_the_published_rule_is_kept(storage: str | None) -> None:
-    study = pruned_study(storage, rule="hypersched")
-    assert [reported(study, value).should_prune() for value in (1.0, 2.0)] == [False, True]
-    assert study.pruner.terms(study).rule == "hypersched"  # type: ignore[attr-defined]
-    assert study.trials[1].user_attrs[BECAUSE] == "rung 1: 1 of 2 are better"
-
-
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(DeadlineError, match="no rule 'sha'; choose one of measured, hypersched"):
-        DeadlinePruner("1h", rule="sha")
-
-
 CHOICES = [0.0, 1.0, 2.0, 3.0]
 
 
@@ -104,7 +91,7 @@ def test_a_finite_search_that_time_suffices_for_is_trained_whole(
     clock: Any, sampler: optuna.samplers.BaseSampler
 ) -> None:
     study = optuna.create_study(
-        pruner=DeadlinePruner("1000s", max_resource=4, clock=clock),
+        pruner=DeadlinePruner("1000s", max_resource=4)._start(clock),
         sampler=DeadlineSampler(sampler),
     )
 
@@ -142,7 +129,7 @@ def test_the_two_lines_end_by_the_deadline(
 ) -> None:
     study = optuna.create_study(
         storage=storage,
-        pruner=DeadlinePruner("30s", clock=clock),
+        pruner=DeadlinePruner("30s")._start(clock),
         sampler=DeadlineSampler(seed=1),
     )
     began = clock.now()
@@ -167,7 +154,7 @@ def test_the_two_lines_end_by_the_deadline(
 
 def test_an_end_that_is_early_is_explained(clock: Any, caplog: pytest.LogCaptureFixture) -> None:
     study = optuna.create_study(
-        pruner=DeadlinePruner("100s", clock=clock), sampler=DeadlineSampler(seed=1)
+        pruner=DeadlinePruner("100s")._start(clock), sampler=DeadlineSampler(seed=1)
     )
 
     def objective(trial: optuna.Trial) -> float:

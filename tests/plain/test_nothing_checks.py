@@ -44,7 +44,7 @@ WRAPPED: dict[str, Callable[[DeadlinePruner], BasePruner]] = {
 def test_a_wrapped_pruner_ends_a_trial_that_improves(
     storage: str | None, clock: FakeClock, wrap: str
 ) -> None:
-    pruner = DeadlinePruner("100s", clock=clock)
+    pruner = DeadlinePruner("100s")._start(clock)
     study = optuna.create_study(
         storage=storage, pruner=WRAPPED[wrap](pruner), sampler=DeadlineSampler()
     )
@@ -65,7 +65,7 @@ def test_a_wrapped_pruner_ends_a_trial_that_improves(
 
 
 def test_patience_is_kept_before_the_deadline(clock: FakeClock) -> None:
-    pruner = PatientPruner(DeadlinePruner("1000s", clock=clock), patience=3)
+    pruner = PatientPruner(DeadlinePruner("1000s")._start(clock), patience=3)
     study = optuna.create_study(pruner=pruner, sampler=DeadlineSampler())
 
     def objective(trial: optuna.Trial) -> float:
@@ -89,7 +89,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_at_the_deadline_a_trial_that_never_asks_is_named_with_its_cost(
     storage: str | None, clock: FakeClock, caplog: pytest.LogCaptureFixture, sampled: bool
 ) -> None:
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     sampler = DeadlineSampler() if sampled else optuna.samplers.RandomSampler()
     study = optuna.create_study(study_name="s", storage=storage, pruner=pruner, sampler=sampler)
 
@@ -112,7 +112,7 @@ def test_at_the_deadline_a_trial_that_never_asks_is_named_with_its_cost(
 def test_the_cost_is_known_from_earlier_trials(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=pruner)
     study.optimize(lambda trial: 1.0, n_trials=2)
 
@@ -128,7 +128,7 @@ def test_the_cost_is_known_from_earlier_trials(
 def test_a_trial_that_asks_is_not_named(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=pruner, sampler=DeadlineSampler())
 
     def objective(trial: optuna.Trial) -> float:
@@ -148,7 +148,7 @@ def test_a_trial_that_asks_is_not_named(
 def test_a_trial_of_another_process_is_left_to_that(
     clock: FakeClock, caplog: pytest.LogCaptureFixture, sampled: bool
 ) -> None:
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=pruner)
     trial = study.ask()
     trial.report(0.5, 1)
@@ -165,7 +165,7 @@ def test_a_study_that_another_thread_makes_just_now_stops_no_look(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     unfinished = optuna.Study.__new__(optuna.Study)
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=pruner, sampler=DeadlineSampler())
     study.ask()
     clock.advance(12)
@@ -213,7 +213,7 @@ def test_the_watch_ends_with_its_pruner() -> None:
 def test_a_worker_that_uses_the_study_ends_the_watch(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=pruner)
     pruner.terms(study)
     study.ask()
@@ -226,7 +226,7 @@ def test_a_loop_that_asks_and_tells_too_long_is_told_of_time_left(
     storage: str | None, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = optuna.create_study(
-        storage=storage, pruner=DeadlinePruner("10s", clock=clock), sampler=DeadlineSampler()
+        storage=storage, pruner=DeadlinePruner("10s")._start(clock), sampler=DeadlineSampler()
     )
     for _ in range(6):
         trial = study.ask()
@@ -238,6 +238,6 @@ def test_a_loop_that_asks_and_tells_too_long_is_told_of_time_left(
 
 
 def test_a_look_finds_the_study_of_a_pruner_that_nothing_has_asked(clock: FakeClock) -> None:
-    pruner = DeadlinePruner("10s", clock=clock)
+    pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=PatientPruner(pruner, patience=1))
     assert list(_watch._studies_of(pruner)) == [study]

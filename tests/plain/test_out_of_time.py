@@ -23,7 +23,7 @@ def _study(storage: Any, pruner: optuna.pruners.BasePruner) -> optuna.Study:
 
 
 def test_a_loop_that_asks_returns_its_value(storage: str | None, clock: Any) -> None:
-    study = _study(storage, DeadlinePruner("100s", clock=clock))
+    study = _study(storage, DeadlinePruner("100s")._start(clock))
 
     def objective(trial: optuna.Trial) -> float:
         for step in range(1, 100):
@@ -43,7 +43,7 @@ def test_a_loop_that_asks_returns_its_value(storage: str | None, clock: Any) -> 
 
 
 def test_a_loop_that_only_asks_should_prune_ends_pruned(storage: str | None, clock: Any) -> None:
-    study = _study(storage, DeadlinePruner("100s", clock=clock))
+    study = _study(storage, DeadlinePruner("100s")._start(clock))
 
     def objective(trial: optuna.Trial) -> float:
         for step in range(1, 100):
@@ -80,7 +80,7 @@ def test_max_resource_ends_a_trial_normally(storage: str | None) -> None:
 def test_it_costs_no_statement_while_there_is_time(
     storage: str | None, clock: Any, counting: Any
 ) -> None:
-    study = _study(storage, DeadlinePruner("1000s", clock=clock))
+    study = _study(storage, DeadlinePruner("1000s")._start(clock))
     trial = study.ask()
     trial.report(1.0, 0)
     assert out_of_time(trial) is False
@@ -97,7 +97,7 @@ def test_it_costs_no_statement_while_there_is_time(
 
 
 def test_a_loop_of_ones_own_asks_for_the_time(clock: Any) -> None:
-    study = optuna.create_study(pruner=DeadlinePruner("100s", clock=clock))
+    study = optuna.create_study(pruner=DeadlinePruner("100s")._start(clock))
     begun = 0
     while time_left(study) > 0:
         study.tell(study.ask(), 0.5)
@@ -115,7 +115,7 @@ def test_who_knows_no_deadline_is_told_how_to_give_one() -> None:
 
 
 def test_it_sees_an_extension_by_another_process(storage_url: str, clock: Any) -> None:
-    study = _study(storage_url, DeadlinePruner("100s", clock=clock))
+    study = _study(storage_url, DeadlinePruner("100s")._start(clock))
     trial = study.ask()
     clock.advance(90)
     trial.report(1.0, 1)
@@ -128,7 +128,7 @@ def test_it_sees_an_extension_by_another_process(storage_url: str, clock: Any) -
 def test_deadline_shorter_than_a_step_keeps_the_value(
     storage: str | None, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study = _study(storage, DeadlinePruner("60s", clock=clock))
+    study = _study(storage, DeadlinePruner("60s")._start(clock))
 
     def objective(trial: optuna.Trial) -> float:
         for step in range(10):
@@ -145,7 +145,7 @@ def test_deadline_shorter_than_a_step_keeps_the_value(
 
 
 def test_it_finds_the_pruner_within_another(storage: str | None, clock: Any) -> None:
-    inner = DeadlinePruner("100s", clock=clock)
+    inner = DeadlinePruner("100s")._start(clock)
     with pytest.warns(optuna.exceptions.ExperimentalWarning):
         patient = optuna.pruners.PatientPruner(inner, patience=50)
     trial = _study(storage, patient).ask()

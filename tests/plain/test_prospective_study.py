@@ -152,7 +152,7 @@ def test_after_the_deadline_the_study_is_shown_as_it_is() -> None:
 
 def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
     watcher = Watcher()
-    pruner = DeadlinePruner(timedelta(minutes=59), clock=clock)
+    pruner = DeadlinePruner(timedelta(minutes=59))._start(clock)
     study = optuna.create_study(
         direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0, startup=0), pruner=pruner
     )

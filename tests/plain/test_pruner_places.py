@@ -23,7 +23,7 @@ NAN, INF = math.nan, math.inf
 
 
 def test_threads_share_it(storage: str | None) -> None:
-    study = pruned_study(storage, reduction_factor=2)
+    study = pruned_study(storage)
 
     def objective(trial: optuna.Trial) -> float:
         x = trial.suggest_float("x", 0, 1)
@@ -41,7 +41,7 @@ def test_threads_share_it(storage: str | None) -> None:
 
 
 def test_two_studies_in_memory_with_one_pruner() -> None:
-    pruner = DeadlinePruner("1h", reduction_factor=2)
+    pruner = DeadlinePruner("1h")
     first, second = optuna.create_study(pruner=pruner), optuna.create_study(pruner=pruner)
     assert first._study_id == second._study_id
     assert reported(first, 1.0).should_prune() is False
@@ -52,7 +52,7 @@ def test_journal_needs_table_and_works_with_it(tmp_path: Path, empty_url: str) -
     journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
     with pytest.raises(UnsupportedStorage, match=r"JournalStorage .*storage=URL"):
         reported(pruned_study(journal), 1.0).should_prune()
-    study = pruned_study(journal, storage=empty_url, reduction_factor=2)
+    study = pruned_study(journal, storage=empty_url)
     assert reported(study, 1.0).should_prune() is False
     assert reported(study, 2.0).should_prune() is True
 
@@ -78,7 +78,7 @@ def test_grpc_proxy_needs_table(storage_url: str, tmp_path: Path, beside: bool) 
         with pytest.raises(UnsupportedStorage, match=r"GrpcStorageProxy .*storage=URL"):
             reported(pruned_study(proxy), 1.0).should_prune()
         table = storage_url if beside else f"sqlite:///{tmp_path / 'table.db'}"
-        study = pruned_study(proxy, storage=table, reduction_factor=2)
+        study = pruned_study(proxy, storage=table)
         assert reported(study, 1.0).should_prune() is False
         assert reported(study, 2.0).should_prune() is True
         pruner = study.pruner
@@ -92,7 +92,7 @@ def test_grpc_proxy_needs_table(storage_url: str, tmp_path: Path, beside: bool) 
 @pytest.mark.postgres
 def test_psycopg3(postgres_url: str) -> None:
     url = postgres_url.replace("postgresql+psycopg2", "postgresql+psycopg")
-    study = pruned_study(url, reduction_factor=2)
+    study = pruned_study(url)
     for value, expected in ((1.0, False), (2.0, True), (NAN, True), (-INF, False), (3.0, True)):
         assert reported(study, value).should_prune() is expected
 

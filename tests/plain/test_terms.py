@@ -208,7 +208,7 @@ def test_many_at_once_agree(storage_url: str) -> None:
     assert len(set(found)) == 1
 
 
-STORED = Given("hypersched", {"max_resource": 9, "recharge": 2.0}, None, 1, "hypersched")
+STORED = Given("hypersched", {"max_resource": 9, "recharge": 2.0}, None, 1)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,6 @@ STORED = Given("hypersched", {"max_resource": 9, "recharge": 2.0}, None, 1, "hyp
         (Given(parameters={"nonsense": 1}), "nonsense None .* nonsense 1"),
         (Given(parameters={"n_trials": 2}), "n_trials None .* n_trials 2"),
         (Given(max_slots=2), "max_slots 1 .* max_slots 2"),
-        (Given(rule="measured"), "rule 'hypersched' .* rule 'measured'"),
         (Given("fifo", max_slots=2), "policy 'hypersched', max_slots 1 .* 'fifo', max_slots 2"),
     ],
 )

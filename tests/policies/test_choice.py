@@ -29,6 +29,7 @@ from optuna_deadline.policies.registry import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
 from optuna_deadline.study import policy_choice, terms
 from optuna_deadline.study.terms import Given
+from optuna_deadline.values.budgets import make_budget
 
 RESOURCES = {"min_resource": 1, "max_resource": 20, "reduction_factor": 3}
 SNAPSHOT = Snapshot(now=0.0, started=0.0, deadline=9.0, capacity=2, largest_gang=2)
@@ -165,40 +166,30 @@ def test_parameters_are_in_the_terms_and_the_first_hold() -> None:
 def test_a_worker_asks_for_what_the_pruner_leaves_open(fixed: bool) -> None:
     study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=9))
     if fixed:
-        study.pruner.terms(study)  # type: ignore[attr-defined]
-        with pytest.raises(DeadlineConflict, match=r"policy 'adaptive_halving' .* policy 'fifo'"):
-            agree(study, None, Given("fifo"))
-    else:
-        asked = {"min_resource": None, "n_trials": 2}
-        joined = agree(study, None, Given("fifo", asked, max_slots=1))
-        assert (joined.policy, joined.max_slots) == ("fifo", 1)
-        assert joined.parameters["n_trials"] == 2 and joined.parameters["max_resource"] == 9
+        assert study.pruner.terms(study).policy is None  # type: ignore[attr-defined]
+    with pytest.raises(DeadlineConflict, match=r"max_resource 9 .* max_resource 7"):
+        agree(study, None, Given("seer", {"max_resource": 7}))
+    asked = {"min_resource": None, "n_trials": 2}
+    joined = agree(study, None, Given("fifo", asked, make_budget("9usd", 1.0), max_slots=1))
+    assert (joined.policy, joined.max_slots, joined.budget) == (
+        "fifo",
+        1,
+        make_budget("9usd", 1.0),
+    )
+    assert joined.parameters["n_trials"] == 2 and joined.parameters["max_resource"] == 9
+    with pytest.raises(DeadlineConflict, match=r"policy 'fifo' .* policy 'seer'"):
+        agree(study, None, Given("seer"))
     with pytest.raises(DeadlineConflict, match=r"max_resource 9 .* max_resource 7"):
         agree(study, None, Given(None, {"max_resource": 7}))
 
 
-def test_the_pruner_fixes_policy_and_parameters(place: str) -> None:
-    pruner = DeadlinePruner(
-        "1h", policy=f"{place}:Patient", policy_parameters={"patience": 5}, max_resource=9
-    )
-    fixed = pruner.terms(optuna.create_study())
-    assert fixed.policy == f"{place}:Patient"
-    assert fixed.parameters["patience"] == 5 and fixed.parameters["max_resource"] == 9
-    with pytest.raises(DeadlineError, match="takes no 'speed'"):
-        DeadlinePruner("1h", policy_parameters={"speed": 1})
-
-
-@pytest.mark.parametrize("by", ["run", "pruner"])
-def test_an_object_serves_its_own_process_alone(by: str, sqlite_url: str) -> None:
+@pytest.mark.parametrize("begun", [False, True], ids=["by run", "by a pruner"])
+def test_an_object_serves_its_own_process_alone(begun: bool, sqlite_url: str) -> None:
     mine = Starter(6)
-    pruner = DeadlinePruner("1h", policy=mine) if by == "pruner" else None
+    pruner = DeadlinePruner("1h") if begun else None
     study = optuna.create_study(study_name="s", storage=sqlite_url, pruner=pruner)
-    if by == "run":
-        agreed = agree(study, "1h", Given(mine, RESOURCES))
-        worker = ElasticWorker(study, newest_first, agreed, WorkerOptions(cpus=1), policy=mine)  # type: ignore[arg-type]
-    else:
-        agreed = agree(study, None)
-        worker = ElasticWorker(study, newest_first, agreed, WorkerOptions(cpus=1))  # type: ignore[arg-type]
+    agreed = agree(study, None if begun else "1h", Given(mine, RESOURCES))
+    worker = ElasticWorker(study, newest_first, agreed, WorkerOptions(cpus=1), policy=mine)  # type: ignore[arg-type]
     assert worker._policy is mine
     elsewhere = optuna.load_study(study_name="s", storage=sqlite_url)
     found = terms.read(open_table(elsewhere), elsewhere)

@@ -169,7 +169,7 @@ def test_plain_optuna_prunes_and_completes() -> None:
             loop.report(trial.number + epoch)
         return loop.result()
 
-    pruner = DeadlinePruner("1h", max_resource=4, min_resource=1, reduction_factor=2)
+    pruner = DeadlinePruner("1h", max_resource=4)
     study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(0))
     study.optimize(objective, n_trials=6)
     assert study.trials[0].state is TrialState.COMPLETE and study.trials[0].value == 3.0
@@ -190,7 +190,7 @@ def test_plain_optuna_prunes_and_ends_within_an_epoch() -> None:
                 assert not loop.report_due
         return loop.result()
 
-    study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=6, reduction_factor=2))
+    study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=6))
     study.optimize(objective, n_trials=3)
     steps = [list(trial.intermediate_values) for trial in study.trials]
     assert study.trials[0].state is TrialState.COMPLETE and 4 < len(steps[0]) < 8

@@ -65,14 +65,15 @@ version = _table(
 
 study = _table(
     "study",
-    # Optuna's id if the tables are beside Optuna's; a separate number if `table=` is given.
+    # Optuna's id if the tables are beside Optuna's; a separate number if `storage=` is given.
     sa.Column("study_id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(512), unique=True, nullable=False),
     sa.Column("direction", OneOf(16, "minimize", "maximize"), nullable=False),
     sa.Column("started", _INSTANT, nullable=False),
     sa.Column("deadline", _INSTANT, nullable=False),
     sa.Column("duration", _FINITE),  # seconds, if the user gave a duration
-    sa.Column("policy", sa.String(POLICY_LENGTH), nullable=False),  # a name, or a file and a name
+    # A name, or a file and a name; NULL until a worker joins.
+    sa.Column("policy", sa.String(POLICY_LENGTH)),
     sa.Column("parameters", JsonColumn(mapping), nullable=False),
     sa.Column("gate_closed", _FINITE),  # since when no new trial may start
     sa.Column("settled", _FINITE),  # when all ends were reported
@@ -84,7 +85,6 @@ study = _table(
     # Former deadlines, each with its duration, if one was given, and its instant.
     sa.Column("earlier", JsonColumn(pairs((*_NUMBER, NoneType), _NUMBER), "[]")),
     sa.Column("max_slots", _SIZE),  # of a trial; NULL for no limit
-    sa.Column("rule", sa.String(16)),  # of plain studies
 )
 
 rung = _table(
