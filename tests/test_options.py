@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import optuna_deadline
 from optuna_deadline import WorkerOptions
 from optuna_deadline.allocation.database.opening import open_table
-from optuna_deadline.cli.app import command_of
+from optuna_deadline.cli.app import as_command
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
 from optuna_deadline.options import StudyOptions, options_of
@@ -51,9 +51,10 @@ def test_the_words_of_options_are_read_as_the_same_options(data: st.DataObject) 
     found: list[WorkerOptions] = []
     group = typer.Typer()
 
-    @command_of(group)
     def take(options: WorkerOptions) -> None:
         found.append(options)
+
+    group.command()(as_command(take))
 
     done = CliRunner().invoke(group, list(asked.words()), env={"OPTUNA_DEADLINE_HOST_TYPE": ""})
     assert done.exit_code == 0, done.output

@@ -52,8 +52,7 @@ def test_a_command_exists_with_its_options(command: str) -> None:
     from optuna_deadline.cli import app
 
     found, arguments = typer.get_command(app), shlex.split(command)[1:]
-    while hasattr(found, "commands"):
-        found = found.commands[arguments.pop(0)]
+    found = found.get_command(None, arguments.pop(0))
     known = {option for parameter in found.params for option in parameter.opts}
     assert {argument for argument in arguments if argument.startswith("--")} <= known
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, cast
 
@@ -17,6 +18,8 @@ import sqlalchemy as sa
 import typer
 from rich.logging import RichHandler
 from typer.core import TyperGroup
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 import optuna_deadline
 from optuna_deadline._printable import Lines, printable
@@ -27,45 +30,48 @@ from optuna_deadline.errors import DatabaseGone, DeadlineError, StudyGone, on_co
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
-#: The groups of the help: start, watch, act, try.
-_CONTENTS = (
-    *(
-        "run",
-        "create",
-        "worker",
-        "slurm",
-        "status",
-        "top",
-        "events",
-        "forecast",
-        "load-best",
-        "dashboard",
-        "metrics",
-    ),
-    *(
-        "clean",
-        "extend",
-        "stop",
-        "price",
-        "pause",
-        "resume",
-        "give",
-        "drain",
-        "pool",
-        "check",
-        "doctor",
-        "demo",
-        "simulate",
-    ),
-)
+#: The commands, in the order of the help (start, watch, act, try), and the modules that register
+#: them. A module is imported for its own command only, so that a command starts at once.
+_MODULES = {
+    "run": "worker",
+    "create": "create",
+    "worker": "worker",
+    "slurm": "slurm",
+    "status": "status",
+    "top": "top",
+    "load-best": "load_best",
+    "dashboard": "serving",
+    "metrics": "serving",
+    "clean": "clean",
+    "set": "setting",
+    "stop": "setting",
+    "steer": "steering",
+    "drain": "steering",
+    "check": "check",
+    "doctor": "doctor",
+    "demo": "demo",
+    "simulate": "simulate",
+}
 
 
 class _Contents(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """All commands, in the order of their groups."""
-        return sorted(super().list_commands(ctx), key=_CONTENTS.index)
+        return list(_MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import the module of a command."""
+        if cmd_name not in _MODULES:
+            return None
+        import_module(f"optuna_deadline.cli.{_MODULES[cmd_name]}")
+        return get_command_from_info(
+            _registered[cmd_name],
+            pretty_exceptions_short=False,
+            rich_markup_mode=app.rich_markup_mode,
+        )
 
 
+_registered: dict[str, CommandInfo] = {}
 app = typer.Typer(
     name="optuna-deadline",
     cls=_Contents,
@@ -104,7 +110,7 @@ BAD_INPUT, TIME_WAS_OVER, INTERRUPTED = 2, 75, 130
 
 Study = Annotated[str, typer.Argument(help="Name of the study.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-#: The URL of the database; :func:`command_of` replaces it by the options for it.
+#: The URL of the database; :func:`as_command` replaces it by the options for it.
 Storage = Annotated[str, typer.Option()]
 OptionalStorage = Annotated[str | None, typer.Option()]
 _StorageUrl = Annotated[
@@ -143,34 +149,37 @@ def in_one_sentence() -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
 
 
-def command_of(group: typer.Typer) -> Callable[[Callable[P, Any]], Callable[P, None]]:
-    """Register a command of a group, with log set-up, error handling and classes of options."""
+def command(function: Callable[P, Any]) -> Callable[P, None]:
+    """Register a command, with log set-up, error handling and classes of options."""
+    wrapped = as_command(function)
+    name = getattr(function, "__name__", "").rstrip("_").replace("_", "-")
+    _registered[name] = CommandInfo(name=name, callback=wrapped)
+    return wrapped
 
-    def register(function: Callable[P, Any]) -> Callable[P, None]:
-        signature = inspect.signature(function, eval_str=True)
-        storage = signature.parameters.get("storage")
-        if storage is not None and storage.annotation not in (Storage, OptionalStorage):
-            storage = None  # the demo creates its own database
-        parameters, collect = expand(signature, {} if storage is None else _storages(storage))
 
-        @wraps(function)
-        def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-            set_up_logging()
-            with in_one_sentence():
-                if "log" in kwargs:
-                    choose(cast("Log", kwargs["log"]))
-                if storage is not None:
-                    _choose_storage(kwargs, storage.default is inspect.Parameter.empty)
-                collect(kwargs)
-                function(*args, **kwargs)
+def as_command(function: Callable[P, Any]) -> Callable[P, None]:
+    """A function with the signature that Typer reads; see :func:`command`."""
+    signature = inspect.signature(function, eval_str=True)
+    storage = signature.parameters.get("storage")
+    if storage is not None and storage.annotation not in (Storage, OptionalStorage):
+        storage = None  # the demo creates its own database
+    parameters, collect = expand(signature, {} if storage is None else _storages(storage))
 
-        # Typer reads both of these.
-        vars(wrapped)["__signature__"] = signature.replace(parameters=parameters)
-        wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
-        group.command()(wrapped)
-        return wrapped
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        set_up_logging()
+        with in_one_sentence():
+            if "log" in kwargs:
+                choose(cast("Log", kwargs["log"]))
+            if storage is not None:
+                _choose_storage(kwargs, storage.default is inspect.Parameter.empty)
+            collect(kwargs)
+            function(*args, **kwargs)
 
-    return register
+    # Typer reads both of these.
+    vars(wrapped)["__signature__"] = signature.replace(parameters=parameters)
+    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapped
 
 
 def _storages(parameter: inspect.Parameter) -> dict[str, list[inspect.Parameter]]:
@@ -190,11 +199,6 @@ def _choose_storage(given: dict[str, Any], required: bool) -> None:
         raise DeadlineError(
             f"Name the database: with --storage URL, --storage-file FILE or {STORAGE_VARIABLE}."
         )
-
-
-def command(function: Callable[P, Any]) -> Callable[P, None]:
-    """Register a command; see :func:`command_of`."""
-    return command_of(app)(function)
 
 
 def set_up_logging() -> None:

@@ -1,4 +1,4 @@
-"""``create``, ``extend`` and ``stop``: set the terms of a study for all processes."""
+"""``optuna-deadline create``: a study with its deadline, for all processes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,21 @@ from typing import Annotated
 import optuna
 import typer
 
-from optuna_deadline.allocation.database.opening import connect, open_table
-from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.cli.app import Storage, Study, command
+from optuna_deadline.allocation.database.opening import connect
+from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import (
     check_made,
     is_made,
-    load_study,
     make_storage,
-    set_earlier_studies,
 )
 from optuna_deadline.elastic import agree, keep_all_checkpoints
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import format_time_of_day
 from optuna_deadline.options import Direction, StudyOptions
-from optuna_deadline.planning.billing.ledger import BillingLedger
-from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.samplers import check_earlier
-from optuna_deadline.samplers._named import keep_sampler, make_sampler, sampler_of
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.samplers import check_earlier, winners
+from optuna_deadline.samplers._named import keep_earlier, keep_sampler, make_sampler, sampler_of
 from optuna_deadline.study.policy_choice import parse_call
 from optuna_deadline.study.terms import Terms, check_ahead, check_single_objective, passed
-from optuna_deadline.values.deadlines import parse_deadline, parse_duration
+from optuna_deadline.values.deadlines import parse_deadline
 
 
 @command
@@ -85,7 +77,8 @@ def make(
     )
     _check_direction(created, options.direction)
     if earlier:
-        set_earlier_studies(created, earlier)
+        winners(created, earlier)  # refuses studies that have none
+        keep_earlier(created, earlier)
     if options.sampler is not None:
         keep_sampler(created, sampler, settings)
     if options.keep_all:
@@ -102,48 +95,3 @@ def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
             f"The study {study.study_name!r} exists, to {has}: leave --direction out, "
             "or choose another name."
         )
-
-
-@command
-def extend(
-    study: Study,
-    storage: Storage,
-    deadline: Annotated[
-        str, typer.Option(help="New deadline: 2h30m from now, or 2030-01-31T18:00+01:00.")
-    ],
-) -> None:
-    """Move a study's deadline to a later time; running workers use it at once."""
-    found = load_study(study, storage)
-    moved = study_terms.extend(open_table(found), found, deadline)
-    print(f"{study}: deadline {moved}.{_money(*table_of(found))}")
-
-
-def _money(table: AllocationTable, terms: study_terms.Terms) -> str:
-    """A sentence on the budget that is left for the added time, if slots cost money."""
-    if terms.budget is None:
-        return ""
-    ledger, now = BillingLedger(table, tariff_of(terms.budget, terms.started)), table.now()
-    ledger.read(now)
-    nodes = [{kind: rate.node} for kind, rate in ledger.tariff.rates.items()]
-    left = terms.budget.amount - ledger.spent(now)
-    if left <= 0 or not any(ledger.affordable(now, node) for node in nodes):
-        return f" Its budget of {terms.budget} is spent, and pays for no slot until then."
-    return f" {left:.4g} of {terms.budget} are left."
-
-
-@command
-def stop(
-    study: Study,
-    storage: Storage,
-    within: Annotated[
-        str, typer.Option(help="Time for running trials to save and leave.")
-    ] = "10s",
-) -> None:
-    """End a study early, as its deadline would; keep the best model."""
-    seconds = parse_duration(within, "--within")
-    found = load_study(study, storage)
-    ended = study_terms.end_within(open_table(found), found, seconds)
-    print(
-        f"{study} ends at {format_time_of_day(ended.deadline)}; after that see optuna-deadline "
-        "load-best."
-    )

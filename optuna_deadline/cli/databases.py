@@ -24,8 +24,6 @@ from optuna_deadline.allocation.database.engine import has_table, storage_at
 from optuna_deadline.allocation.database.limits import database_now
 from optuna_deadline.allocation.database.schema import report, worker
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.samplers import winners
-from optuna_deadline.samplers._named import keep_earlier, sampler_of
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     advice_for,
@@ -255,25 +253,13 @@ def load_study(name: str, url: str) -> Study:
     """
     storage = open_storage(url)
     try:
-        study = optuna.load_study(study_name=name, storage=storage)
+        return optuna.load_study(study_name=name, storage=storage)
     except KeyError:
         names = ", ".join(optuna.get_all_study_names(storage)) or "none yet"
         raise DeadlineError(
             f"There is no study {name!r} (there are: {printable(names)}); make it with "
             f"'optuna-deadline create {name}'."
         ) from None
-    study.sampler = sampler_of(study)
-    return study
-
-
-def set_earlier_studies(study: Study, earlier: list[str]) -> None:
-    """Store the earlier studies whose best parameters the samplers of all workers start with.
-
-    Raises:
-        DeadlineError: One of them does not exist or has several objectives.
-    """
-    winners(study, earlier)
-    keep_earlier(study, earlier)
 
 
 #: Round trips to write one trial: its reports, Optuna's copy of them, a checkpoint, its progress.

@@ -1,17 +1,15 @@
-"""``optuna-deadline forecast``: predict the result at the deadline, also under other terms."""
+"""The forecast of ``optuna-deadline status``: the result at the deadline, also in other terms."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import optuna
 
 from optuna_deadline._printable import printable
-from optuna_deadline.cli.app import Json, Storage, Study, command, print_json
-from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.worker import show_when_slow
+from optuna_deadline.cli.app import print_json
+from optuna_deadline.cli.progress import show_when_slow
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
@@ -27,36 +25,25 @@ from optuna_deadline.values.scores import score
 _FANS = 8
 
 
-@command
-def forecast(
-    study: Study,
-    storage: Storage,
-    later: Annotated[
-        str | None, typer.Option(help="What if the deadline were this much later, as in 1h.")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="What if there were more slots, as in +4, or fewer, -2.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="What if the budget were larger, as in +20usd.")
-    ] = None,
-    draws: Annotated[
-        int, typer.Option(min=1, help="Simulated ends of each case, in at most ten seconds.")
-    ] = DRAWS,
-    as_json: Json = False,
+def show_forecast(
+    study: optuna.Study, later: str | None, gpus: str | None, budget: str | None, as_json: bool
 ) -> None:
-    """Predict the best value at the deadline, and the value of each trial.
+    """Predict the best value at the deadline and the value of each trial.
 
-    Bands contain eight of ten outcomes and are learned from the study's own curves. The effect of
-    more time, slots or money is simulated from the study's present state, under its own policy.
+    Args:
+        study: The study.
+        later: What if the deadline were this much later.
+        gpus: What if there were more slots, or fewer.
+        budget: What if the budget were larger.
+        as_json: Whether to print JSON.
     """
-    history = read_history(load_study(study, storage))
+    history = read_history(study)
     change = change_of(history.budget, later, _slots(gpus), budget)
     found = look_ahead(history)
     answer = None
     if change != AS_IT_IS:
-        question = Scenario(history, change, draws=draws)
-        answer = question.answer(list(show_when_slow(question.pairs(), "Simulating", draws)))
+        question = Scenario(history, change)
+        answer = question.answer(list(show_when_slow(question.pairs(), "Simulating", DRAWS)))
     if as_json:
         print_json(
             {

@@ -13,7 +13,7 @@ from optuna_deadline.checkpoints.files import write_atomically
 from optuna_deadline.checkpoints.storage import Location, fetch, loading_code, name_of
 from optuna_deadline.cli.app import Json, Storage, Study, command, print_json
 from optuna_deadline.cli.databases import load_study
-from optuna_deadline.cli.worker import show_wait
+from optuna_deadline.cli.progress import show_wait
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.planning.feasibility import known_feasibility, none_feasible

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from optuna_deadline.options import CommandOption, options_of
+if TYPE_CHECKING:
+    from optuna_deadline.options import CommandOption
 
 
 class Without(tuple[str, ...]):
@@ -42,6 +43,8 @@ class OptionGroup:
         kind, *metadata = get_args(asked) if get_origin(asked) is Annotated else (asked,)
         if not (isinstance(kind, type) and is_dataclass(kind)):
             return None
+        from optuna_deadline.options import options_of  # not for commands without such options
+
         options = list(options_of(kind))
         for names in metadata:
             if isinstance(names, (Only, Without)):

@@ -306,7 +306,7 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
     if orders.settled or orders.end <= table.now():
         raise DeadlineError(
             f"The study {name!r} has ended, so no job is submitted; give it more time with "
-            f"'optuna-deadline extend {name} --deadline 2h'."
+            f"'optuna-deadline set {name} --deadline 2h'."
         )
     # If no type is given here, the environment of a node may set one.
     if host_type is not None and terms.budget is not None:

@@ -1,27 +1,24 @@
-"""``pause``, ``resume``, ``give``, ``drain`` and ``price``: steer a running study."""
+"""``steer`` and ``drain``: move trials of a running study."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Annotated
 
-import optuna
 import typer
 
 from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import PlannedTrial, Worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.reads import pools
-from optuna_deadline.cli.app import Storage, Study, command
+from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import format_count, format_time_of_day
-from optuna_deadline.planning.billing.budget import change_price
+from optuna_deadline.history.text import format_count
 from optuna_deadline.planning.cross_host import groups_of
 from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
 from optuna_deadline.values.deadlines import format_duration
-from optuna_deadline.values.prices import make_prices
 
 _NO_STUDY = 0  # drains a host without belonging to one of its studies
 _SOON = 10.0  #: seconds before its deadline in which a study does not move to another host
@@ -32,54 +29,62 @@ OfStudy = Annotated[str, typer.Option(help="Name of its study.")]
 
 
 @command
-def pause(trial: Trial, study: OfStudy, storage: Storage) -> None:
-    """Pause a trial: it saves, releases its slots and waits until it is resumed."""
-    table, planned = _find(study, storage, trial)
-    _check_not_ended(table.hold(trial, True), study, trial)
-    leaves = "" if planned.owner is None else ": it saves and leaves its slots at its next step"
-    print(f"Trial {trial} of {study} is held until it is resumed{leaves}.{_no_worker_note(table)}")
-
-
-@command
-def resume(trial: Trial, study: OfStudy, storage: Storage) -> None:
-    """Resume a paused trial once the plan has slots for it."""
-    table, planned = _find(study, storage, trial)
-    if planned.held is None:
-        print(f"Trial {trial} of {study} is not held: it gets slots when the plan assigns some.")
-        return
-    _check_not_ended(table.hold(trial, False), study, trial)
-    print(
-        f"Trial {trial} of {study} resumes once the plan has slots for it.{_no_worker_note(table)}"
-    )
-
-
-@command
-def give(
+def steer(
     trial: Trial,
     study: OfStudy,
     storage: Storage,
-    gpus: Annotated[
-        str, typer.Option(help="Number of slots, or auto: as many as the policy wants.")
-    ],
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Save, release its slots and wait until it is resumed.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on once the plan has slots for it.")
+    ] = False,
+    resize: Annotated[
+        str | None,
+        typer.Option(help="Number of its slots, or auto: as many as the policy wants."),
+    ] = None,
 ) -> None:
-    """Pin the number of slots of a trial; the plan divides the rest."""
-    slots = _slots(gpus)
+    """Pause, resume or resize a trial; the plan divides the other slots."""
+    if pause + resume + (resize is not None) != 1:
+        raise DeadlineError("Give one of --pause, --resume and --resize 4.")
+    slots = None if resize is None else _slots(resize)
     table, planned = _find(study, storage, trial)
+    if resize is not None:
+        said = _resize(table, planned, study, slots)
+    elif pause:
+        said = _pause(table, planned, study)
+    else:
+        said = _resume(table, planned, study)
+    print(f"{said}{_no_worker_note(table)}")
+
+
+def _pause(table: AllocationTable, planned: PlannedTrial, study: str) -> str:
+    _check_not_ended(table.hold(planned.number, True), study, planned.number)
+    leaves = "" if planned.owner is None else ": it saves and leaves its slots at its next step"
+    return f"Trial {planned.number} of {study} is held until it is resumed{leaves}."
+
+
+def _resume(table: AllocationTable, planned: PlannedTrial, study: str) -> str:
+    trial = f"Trial {planned.number} of {study}"
+    if planned.held is None:
+        return f"{trial} is not held: it gets slots when the plan assigns some."
+    _check_not_ended(table.hold(planned.number, False), study, planned.number)
+    return f"{trial} resumes once the plan has slots for it."
+
+
+def _resize(table: AllocationTable, planned: PlannedTrial, study: str, slots: int | None) -> str:
+    trial = planned.number
     if slots is not None:
         _check_room(table, study, slots)
         _check_batch(trial, slots, planned.batch)
         _check_limit(trial, slots, planned)
     _check_not_ended(table.pin(trial, slots), study, trial)
     if slots is None:
-        print(
-            f"The policy decides the number of slots of trial {trial} of {study}."
-            f"{_no_worker_note(table)}"
-        )
-        return
+        return f"The policy decides the number of slots of trial {trial} of {study}."
     held = " once it is resumed" if planned.held is not None else ""
-    print(
+    return (
         f"Trial {trial} of {study} trains on {format_count(slots, 'slot')}{held}, or waits for "
-        f"them, until --gpus auto.{_no_worker_note(table)}"
+        "them, until --resize auto."
     )
 
 
@@ -142,8 +147,7 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
             else f"{study} has ended"
         )
         raise DeadlineError(
-            f"{ended}: give it more time first, with 'optuna-deadline extend {study} "
-            "--deadline 2h'."
+            f"{ended}: give it more time first, with 'optuna-deadline set {study} --deadline 2h'."
         )
     return table, planned
 
@@ -157,7 +161,7 @@ def _slots(gpus: str) -> int | None:
     if gpus == "auto":
         return None
     if not gpus.isdecimal() or int(gpus) < 1:
-        raise DeadlineError(f"--gpus takes a number of slots from 1, or auto, but got {gpus!r}.")
+        raise DeadlineError(f"--resize takes a number of slots from 1, or auto, but got {gpus!r}.")
     return int(gpus)
 
 
@@ -183,7 +187,7 @@ def _check_batch(number: int, slots: int, batch: int | None) -> None:
     """Refuse a gang that does not divide the batch of a trial that needs equal slices."""
     if batch is not None and batch % slots:
         raise DeadlineError(
-            f"{divisor_reason(slots, batch)}, and trial {number} wants even slices: give it"
+            f"{divisor_reason(slots, batch)}, and trial {number} wants equal shards: give it"
             f" {largest_divisor(slots, batch)}, or another divisor of {batch}."
         )
 
@@ -211,44 +215,3 @@ def _nowhere_to_go_note(host: str, live: list[Worker], going_on: set[int]) -> st
     if go <= stay:
         return ""
     return " No other host has a worker for them: they wait until one comes."
-
-
-@command
-def price(
-    study: Study,
-    prices: Annotated[
-        str,
-        typer.Argument(help="Price of a slot per hour: 1.2; or by host type, a=12.24/4,b=0.5."),
-    ],
-    storage: Storage,
-) -> None:
-    """Set the price of slots from now on; earlier bills stay as they are."""
-    print(set_price(load_study(study, storage), prices))
-
-
-def set_price(study: optuna.Study, prices: str) -> str:
-    """Store new prices of a study; return their effect as a sentence.
-
-    Raises:
-        DeadlineError: The study has no budget or has ended, or it does not have these prices.
-    """
-    table, terms = table_of(study)
-    if terms.budget is None:
-        raise DeadlineError(
-            f"The study {terms.name!r} has no budget, and its slots have no price."
-        )
-    found, currency = make_prices(prices)
-    if currency and currency != terms.budget.currency:
-        raise DeadlineError(
-            f"The study's budget is in {terms.budget.currency} and the price in {currency}; give "
-            "both in one currency."
-        )
-    said = []
-    for kind, new in found.items():
-        end = change_price(table, terms.budget, terms.started, kind, new)
-        of = f" of {kind}" if kind else ""
-        last = (
-            "" if end is None else f"; as it is, the money lasts until {format_time_of_day(end)}"
-        )
-        said.append(f"{terms.name}: a slot{of} costs {new.per_hour:g} for an hour from now{last}.")
-    return "\n".join(said)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from optuna_deadline.cli.app import (
     INTERRUPTED,
@@ -29,6 +24,7 @@ from optuna_deadline.cli.create import make
 from optuna_deadline.cli.databases import load_study
 from optuna_deadline.cli.logs import Log, logged
 from optuna_deadline.cli.option_groups import Without
+from optuna_deadline.cli.progress import show_wait
 from optuna_deadline.elastic import ElasticWorker, Result, agree, preload, prepare
 from optuna_deadline.elastic.lifecycle import when_answering
 from optuna_deadline.errors import DeadlineError
@@ -38,6 +34,7 @@ from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.options import StudyOptions, WorkerOptions
 from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.samplers._named import sampler_of
 from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.worker.devices import present_gpus
 
@@ -57,6 +54,7 @@ def worker(
 
     def start() -> ElasticWorker:
         found = load_study(study, storage)
+        found.sampler = sampler_of(found)
         terms = agree(found, None, Given(max_slots=options.max_slots))
         return ElasticWorker(found, source, terms, options, offer=offer)
 
@@ -161,49 +159,3 @@ def _name(objective: str) -> str:
     """The name of the objective's file or module, as a study's name."""
     where = objective.rpartition(":")[0]
     return Path(where).stem if where.endswith(".py") else where.rpartition(".")[2]
-
-
-T = TypeVar("T")
-
-_QUIET = 2.0  # seconds
-
-
-def show_when_slow(items: Iterable[T], words: str, total: int) -> Iterator[T]:
-    """Yield items as they come, with a progress bar after two seconds on a terminal.
-
-    Args:
-        items: The items.
-        words: A description of the work.
-        total: The maximum number of items.
-    """
-    began = time.monotonic()
-    progress: Progress | None = None
-    with ExitStack() as stack:
-        for done, item in enumerate(items, 1):
-            if progress is None and console.is_terminal and time.monotonic() - began > _QUIET:
-                progress = stack.enter_context(Progress(console=console, transient=True))
-                task = progress.add_task(words, total=total)
-            if progress is not None:
-                progress.update(task, completed=done)
-            yield item
-
-
-@contextmanager
-def show_wait(words: str) -> Iterator[None]:
-    """Show a description of the work after two seconds on a terminal.
-
-    Args:
-        words: The description.
-    """
-    status = console.status(words)
-    late = threading.Timer(_QUIET, status.start)
-    late.daemon = True
-    if console.is_terminal:
-        late.start()
-    try:
-        yield
-    finally:
-        late.cancel()
-        if late.ident is not None:
-            late.join()  # it may be about to start
-        status.stop()

@@ -90,7 +90,8 @@ class TrialTimeline:
 EVENT_KINDS = (
     "open", "plan", "acquire", "start", "resume", "release", "reap", "lost",
     "paused", "retired", "failed", "complete", "gate", "pool", "settle", "elect",
-    "hold", "pin", "limit", "drain", "price", "rest", "register", "device", "clock", "fold",
+    "hold", "pin", "limit", "drain", "price", "budget", "rest", "register", "device", "clock",
+    "fold",
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
 #: Ends that the plan has ordered; other ends have other reasons.

@@ -68,6 +68,8 @@ def request_sentence(event: Event, trial: str) -> str:
     if event.kind == "price":
         of = f" of {detail['type']}" if detail["type"] else ""
         return f"a slot{of} costs {float(str(detail['per_hour'])):g} an hour"
+    if event.kind == "budget":
+        return f"the budget is {float(str(detail['amount'])):g}"
     if event.kind == "limit":
         return f"{trial} trains on {at_most(int(str(detail['slots'])))}: {detail['reason']}"
     if event.kind == "device":

@@ -28,7 +28,7 @@ _DECISIONS = 40
 #: The other events, mostly checkpoints, are many and are not shown.
 _KINDS = (
     "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
-    "device", "clock",
+    "budget", "device", "clock",
 )  # fmt: skip
 #: A shorter time without new trials is not told: with few slots there are many.
 _GATE_SECONDS = 5.0

@@ -55,7 +55,7 @@ class InitialState:
         if history.settled is not None or history.time_left + later <= 0:
             raise DeadlineError(
                 f"{history.name} has ended, and nothing more will come: give it time first, with "
-                f"'optuna-deadline extend {history.name} --deadline 2h'."
+                f"'optuna-deadline set {history.name} --deadline 2h'."
             )
         if history.plain:
             raise DeadlineError(

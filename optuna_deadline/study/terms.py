@@ -360,7 +360,7 @@ def _extending(stored: Terms) -> str:
     """How to move a deadline that has passed, for error messages."""
     return spelled(
         "optuna_deadline.extend(study, '2h')",
-        f"'optuna-deadline extend {stored.name} --deadline 2h'",
+        f"'optuna-deadline set {stored.name} --deadline 2h'",
     )
 
 
@@ -368,7 +368,7 @@ def _moving(stored: Terms) -> str:
     """How to move a deadline that is ahead; a duration would move it at each start of a script."""
     return spelled(
         "optuna_deadline.extend(study, '2h')",
-        f"'optuna-deadline extend {stored.name} --deadline 2h'",
+        f"'optuna-deadline set {stored.name} --deadline 2h'",
     )
 
 

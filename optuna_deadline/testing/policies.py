@@ -97,7 +97,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     """Snapshots that a planner may see: slots may be lost, gangs may not scale."""
     worker = draw(st.integers(1, 4))
     capacity = worker * draw(st.integers(1, 3))
-    # As a list: Python 3.11 resizes a tuple that grows, which fails if another object refers to it.
+    # A list, since Python 3.11 cannot resize a tuple to which another object refers.
     trials = [draw(trial_views(number)) for number in range(draw(st.integers(0, 12)))]
     return Snapshot(
         now=100.0,

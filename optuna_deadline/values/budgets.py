@@ -81,8 +81,8 @@ class Budget:
             )
         raise DeadlineError(
             f"The study has no price for the host type {host_type!r} (it has some for {known}): "
-            f"tell it one with 'optuna-deadline price STUDY {host_type}=PRICE' and start the "
-            "worker again."
+            f"tell it one with 'optuna-deadline set STUDY --price {host_type}=PRICE' and start "
+            "the worker again."
         )
 
     @classmethod

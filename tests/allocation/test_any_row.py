@@ -35,7 +35,13 @@ from optuna_deadline.study import policy_choice, terms
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
-COMMANDS = ("status s --json", "events s", "forecast s", "load-best s", "pool show s")
+COMMANDS = (
+    "status s --json",
+    "status s --events",
+    "status s --forecast",
+    "load-best s",
+    "status --pool",
+)
 COLUMNS = [
     column
     for table in schema.metadata.sorted_tables

@@ -252,12 +252,13 @@ def test_with_a_login_each_a_teammate_reads_no_key_and_writes_no_checkpoint(
 #: What each role can do, and what it is refused; a role can also do what those before it can.
 COMMANDS = {
     "viewer": (
-        "status s", "events s", "forecast s", "load-best s", "pool show", "doctor",
+        "status s", "status s --events", "status s --forecast", "load-best s", "status --pool",
+        "doctor",
     ),
     "worker": (
-        "pause 0 --study s", "give 0 --gpus 1 --study s", "drain node7",
+        "steer 0 --pause --study s", "steer 0 --resize 1 --study s", "drain node7",
     ),
-    "planner": ("extend s --deadline 2h", "stop s --within 60s"),
+    "planner": ("set s --deadline 2h", "stop s --within 60s"),
     "owner": ("create new --deadline 1h",),
 }  # fmt: skip
 LEVELS = (*ROLES, "owner")

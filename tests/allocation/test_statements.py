@@ -31,6 +31,7 @@ MOST = {
     "set_progress": 1, "limit_slots": 7, "hold": 6, "pin": 6, "set_claim": 4, "release": 8,
     "cancel_grant": 12, "conclude": 5, "retire": 5, "mark_ends_reported": 3,
     "drop_checkpoints": 3, "follow_clock": 7, "set_gate": 5, "resize_pool": 8, "set_price": 8,
+    "set_budget": 9,
     "lend": 10, "set_in_use": 8, "drain": 9, "settle": 7, "fold": 7, "reap": 5, "reap_ended": 13,
     "orders": 1, "memberships": 1, "free_slots": 1, "trials": 1, "unreported_trials": 1,
     "segments": 1, "reports": 1, "checkpoints": 1, "events": 1, "workers": 1, "slots": 3,
@@ -86,6 +87,8 @@ def test_no_transition_takes_more_statements(table_only_url: str) -> None:
     table.set_gate("a", term, False)
     table.resize_pool("a", term, 2, world.time + 60)
     table.set_price("kind", 1.0, 1, world.time + 9, (2, world.time + 60))
+    ends = world.table().orders("a").funds_end
+    table.set_budget({"amount": 9.0}, world.time + 9, (2, ends))
     table.lend("a", led, {slots[0]: world.table().study_id}, {})
     table.set_in_use("a", slots[0], False, "test")
     table.drain("host", True)

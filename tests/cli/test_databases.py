@@ -19,9 +19,10 @@ from optuna_deadline.cli.databases import make_storage
 from optuna_deadline.worker.database_errors import advice_for
 
 _LOOKING = (
-    "status s", "top s", "events s", "forecast s", "load-best s", "price s 1", "pause 0 --study s",
-    "resume 0 --study s", "give 0 --gpus 1 --study s", "drain node1", "pool show", "stop s",
-    "extend s --deadline 2h", "worker json:loads --cpus 1 --study s",
+    "status s", "top s", "status s --events", "status s --forecast", "load-best s",
+    "set s --price 1", "steer 0 --pause --study s", "steer 0 --resume --study s",
+    "steer 0 --resize 1 --study s", "drain node1", "status --pool", "stop s",
+    "set s --deadline 2h", "worker json:loads --cpus 1 --study s",
 )  # fmt: skip
 
 

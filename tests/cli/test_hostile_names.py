@@ -46,9 +46,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        "status mine", "events mine", "events mine --kind register", "status @evil",
-        "events @evil", "forecast @evil", "best @evil", "pool show", "pool show --pool nowhere",
-        "status nowhere", "pause 7 --study @evil", "create mine --deadline 9h",
+        "status mine", "status mine --events", "status mine --kind register", "status @evil",
+        "status @evil --events", "status @evil --forecast", "best @evil",
+        "status --pool", "status @evil --pool",
+        "status nowhere", "steer 7 --pause --study @evil", "create mine --deadline 9h",
     ],
 )  # fmt: skip
 def test_no_command_prints_a_control_character(url: str, command: str) -> None:

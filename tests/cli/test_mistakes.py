@@ -45,7 +45,7 @@ def refused(words: str, code: int = 2) -> str:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("create s @ --deadline 2h", "with 'optuna-deadline extend s --deadline 2h'"),
+        ("create s @ --deadline 2h", "with 'optuna-deadline set s --deadline 2h'"),
         (
             "create new @ --deadline 2h --policy fifo:min_resource=0",
             "min_resource must be a whole",
@@ -112,7 +112,7 @@ def test_a_mistyped_database_is_named_and_not_made(folder: Path, url: str, says:
     away = "file is not a database" in says or "does not answer" in says
     for words in (
         "status s",
-        "pool show",
+        "status --pool",
         "dashboard",
         "metrics",
         "worker train.py:f --cpus 1 --study s",
@@ -195,12 +195,14 @@ _NEW = "--storage sqlite:///new.db"
             "'soon' is not a deadline",
         ),
         ("worker train.py:objective --study s @ --cpus 1 --sharing x", "There is no sharing 'x'"),
-        ("pool create '' @", "A pool needs a name"),
-        ("pool create lab @ --ttl soon", "--ttl needs a duration such as"),
+        ("set s @", "Nothing is given to set: give --deadline, --price or --budget"),
+        ("set s @ --budget 5usd", "has no price, so it cannot have a budget"),
+        ("steer 0 --study s @", "Give one of --pause, --resume and --resize"),
+        ("steer 0 --study s --pause --resume @", "Give one of --pause, --resume and --resize"),
         ("stop s @ --within soon", "--within needs a duration such as"),
         ("stop s @ --within 2030-01-01T00:00Z", "--within needs a duration such as"),
-        ("extend s @ --deadline soon", "write a duration such as 2h30m, or a time with its zone"),
-        ("forecast s @ --later soon", "--later needs a duration such as"),
+        ("set s @ --deadline soon", "write a duration such as 2h30m, or a time with its zone"),
+        ("status s --forecast @ --later soon", "--later needs a duration such as"),
         ("demo --folder new --deadline soon", "write a duration such as 2h30m"),
         ("demo --folder new --policy magic", "no policy 'magic'"),
         ("demo --folder new --sharing odd", "no sharing 'odd'"),

@@ -1,4 +1,4 @@
-"""``optuna-deadline pool show``: studies, weights, shares and slots in words."""
+"""``optuna-deadline status --pool``: studies, weights, shares and slots in words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_pool_is_shown_with_its_studies_and_slots(url: str) -> None:
-    shown = CliRunner().invoke(app, ["pool", "show", "--storage", url])
+    shown = CliRunner().invoke(app, ["status", "--pool", "--storage", url])
     assert shown.exit_code == 0, shown.output
     assert "pool lab: 2 slots, 1 in use, 2 workers" in shown.output
     words = [line.split() for line in shown.output.splitlines()]
@@ -55,23 +55,23 @@ def test_a_pool_says_which_deadline_it_cannot_hold_and_what_would_have_to_give(u
     term = table.elect_planner("resnet")
     assert term is not None
     table.set_claim("resnet", term, StudyClaim(live=3, most=2, done=0.0, remaining=6000.0))
-    shown = CliRunner().invoke(app, ["pool", "show", "--storage", url])
+    shown = CliRunner().invoke(app, ["status", "--pool", "--storage", url])
     words = " ".join(shown.output.split())
     # Three quarters of two slots, by weight: both have the same time.
     assert "resnet gets 1 h 30 min on one slot of the 1 h 40 min that it expects to" in words
     assert re.search("extend it by 6 min( . s)?, or add slots; no weight is enough.", words)
-    answer = CliRunner().invoke(app, ["pool", "show", "--storage", url, "--json"])
+    answer = CliRunner().invoke(app, ["status", "--pool", "--storage", url, "--json"])
     assert len(json.loads(answer.output)[0]["shortfalls"]) == 1
 
 
-def test_an_unknown_pool_is_named_with_those_there_are(url: str) -> None:
-    asked = CliRunner().invoke(app, ["pool", "show", "--storage", url, "--pool", "lap"])
-    assert asked.exit_code == 2
+def test_the_pool_of_a_study_is_shown_alone(url: str) -> None:
+    answer = CliRunner().invoke(app, ["status", "resnet", "--pool", "--storage", url, "--json"])
+    assert [pool["name"] for pool in json.loads(answer.output)] == ["lab"]
 
 
 def test_a_database_without_a_pool_is_told_of_as_such(sqlite_url: str) -> None:
     agree(optuna.create_study(study_name="s", storage=sqlite_url), "1h")
-    shown = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url])
+    shown = CliRunner().invoke(app, ["status", "--pool", "--storage", sqlite_url])
     assert shown.output == "There is no pool yet: the first worker of a study creates one.\n"
-    answer = CliRunner().invoke(app, ["pool", "show", "--storage", sqlite_url, "--json"])
+    answer = CliRunner().invoke(app, ["status", "--pool", "--storage", sqlite_url, "--json"])
     assert json.loads(answer.output) == []

@@ -34,6 +34,8 @@ pytestmark = [
     pytest.mark.nightly_but(r"^$"),
 ]
 
+_VIEWS = ("events", "forecast", "pool")
+
 
 @pytest.fixture
 def url(sqlite_url: str, tmp_path: Path) -> str:
@@ -127,7 +129,7 @@ def test_the_gate_is_shown_as_it_stands(url: str) -> None:
     assert "gate open" in run("status", "s", "--storage", url)
     table.set_gate("me", term, False)
     assert "gate closed" in run("status", "s", "--storage", url)
-    run("extend", "s", "--storage", url, "--deadline", "2h")
+    run("set", "s", "--storage", url, "--deadline", "2h")
     assert "gate open" in run("status", "s", "--storage", url)
     assert end_within(table, -1)
     assert "gate closed" in run("status", "s", "--storage", url)
@@ -158,29 +160,31 @@ def test_top_ends_where_the_deadline_has_passed_and_no_worker_is_left(url: str) 
 
 
 def test_a_kind_of_event_that_has_not_come_is_told_with_those_that_have(url: str) -> None:
-    asked = CliRunner().invoke(app, ["events", "s", "--storage", url, "--kind", "bogus"])
+    asked = CliRunner().invoke(
+        app, ["status", "s", "--events", "--storage", url, "--kind", "bogus"]
+    )
     assert asked.exit_code == 0 and asked.stdout == ""
     assert "s has no events of that kind (it has: acquire, " in asked.stderr
 
 
 def test_events_are_told_oldest_first_and_chosen(url: str) -> None:
-    lines = run("events", "s", "--storage", url).splitlines()
+    lines = run("status", "s", "--events", "--storage", url).splitlines()
     assert lines[0].endswith("a worker joins s on node7")
     assert lines[-1].endswith("trial 0 of s starts on 2 slots")
     assert [line.split("  ")[1] for line in lines if "planned" in line] == [
         "planned for trial 0 of s: starts: it is free"
     ]
-    assert len(run("events", "s", "--storage", url, "--last", "1").splitlines()) == 1
-    assert run("events", "s", "--storage", url, "--trial", "7") == ""
-    found = read("events", "s", "--storage", url, "--kind", "acquire")
+    assert len(run("status", "s", "--events", "--storage", url, "--last", "1").splitlines()) == 1
+    assert run("status", "s", "--events", "--storage", url, "--trial", "7") == ""
+    found = read("status", "s", "--events", "--storage", url, "--kind", "acquire")
     assert [event["slot"] for event in found] == [1, 2]
 
 
 def test_the_forecast_is_said_with_its_band_and_with_more_time(url: str) -> None:
-    text = run("forecast", "s", "--storage", url)
+    text = run("status", "s", "--forecast", "--storage", url)
     assert "best 0.9 now, " in text and "deadline in 1 h" in text and "trial 0 on 2 slots" in text
     assert "with 2 slot-hours used by then" in text
-    found = read("forecast", "s", "--storage", url)
+    found = read("status", "s", "--forecast", "--storage", url)
     told = found["forecast"]
     assert told["best"] <= told["low"] <= told["expected"] <= told["high"]
     assert found["what_if"] is None and told["spent"] is None
@@ -188,16 +192,18 @@ def test_the_forecast_is_said_with_its_band_and_with_more_time(url: str) -> None
 
 def test_what_if_is_simulated_side_by_side(url: str) -> None:
     more = ("--later", "1h", "--gpus", "+4", "--draws", "2")
-    text = run("forecast", "s", "--storage", url, *more)
+    text = run("status", "s", "--forecast", "--storage", url, *more)
     assert "as it is" in text and "1 h later, 4 slots more" in text and "simulated end" in text
-    found = read("forecast", "s", "--storage", url, *more)["what_if"]
+    found = read("status", "s", "--forecast", "--storage", url, *more)["what_if"]
     assert found["change"] == {"seconds": 3600, "slots": 4, "money": 0}
     assert found["changed"]["slot_hours"] > found["as_it_is"]["slot_hours"]
-    said = run("forecast", "s", "--storage", url, "--budget", "+20usd", code=2)
+    said = run("status", "s", "--forecast", "--storage", url, "--budget", "+20usd", code=2)
     assert "has no budget" in said
-    assert "as in +4 or -2" in run("forecast", "s", "--storage", url, "--gpus", "many", code=2)
+    assert "as in +4 or -2" in run(
+        "status", "s", "--forecast", "--storage", url, "--gpus", "many", code=2
+    )
     assert "needs a duration" in run(
-        "forecast", "s", "--storage", url, "--later", "2030-01-01T00:00Z", code=2
+        "status", "s", "--forecast", "--storage", url, "--later", "2030-01-01T00:00Z", code=2
     )
 
 
@@ -255,7 +261,7 @@ def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept
 def test_each_extension_moves_the_deadline(url: str) -> None:
     left = [read("status", "s", "--storage", url)["time_left"]]
     for _ in range(2):
-        run("extend", "s", "--storage", url, "--deadline", "3h")
+        run("set", "s", "--storage", url, "--deadline", "3h")
         left.append(read("status", "s", "--storage", url)["deadline"])
     assert left[2] > left[1]
 
@@ -265,7 +271,7 @@ def test_an_extension_says_what_money_is_left_for_it(sqlite_url: str) -> None:
     terms = agree(study, "1h", Given(budget=make_budget(20, 3600.0)))
     clock = [terms.started]
     table = AllocationTable(open_table(study), "s", terms.study_id, now=lambda: clock[0])
-    extend = ("extend", "s", "--storage", sqlite_url, "--deadline")
+    extend = ("set", "s", "--storage", sqlite_url, "--deadline")
     assert run(*extend, "2h").endswith("). 20 of 20 usd are left.\n")
     table.register("me", "host", 1, [], 1)
     term = table.elect_planner("me")
@@ -278,8 +284,8 @@ def test_an_extension_says_what_money_is_left_for_it(sqlite_url: str) -> None:
 
 
 def test_a_deadline_is_moved_later_only(url: str) -> None:
-    assert "deadline 2 h (until " in run("extend", "s", "--storage", url, "--deadline", "2h")
-    said = run("extend", "s", "--storage", url, "--deadline", "1h", code=2)
+    assert "deadline 2 h (until " in run("set", "s", "--storage", url, "--deadline", "2h")
+    said = run("set", "s", "--storage", url, "--deadline", "1h", code=2)
     assert "moves it later only" in said
 
 
@@ -299,9 +305,16 @@ def test_a_study_is_ended_earlier_only_and_once(url: str) -> None:
 
 def test_a_study_without_a_deadline_gets_one_sentence(url: str) -> None:
     optuna.create_study(study_name="plain", storage=url)
-    for name in ("status", "top", "events", "forecast", "load-best"):
-        assert "has no deadline" in run(name, "plain", "--storage", url, code=2)
-        assert "There is no study 'x'" in run(name, "x", "--storage", url, code=2)
+    views = (["status"], ["top"], ["load-best"], *(["status", f"--{view}"] for view in _VIEWS))
+    for words in views:
+        assert "has no deadline" in run(*words, "plain", "--storage", url, code=2)
+        assert "There is no study 'x'" in run(*words, "x", "--storage", url, code=2)
+
+
+def test_a_status_has_one_view(url: str) -> None:
+    both = run("status", "s", "--pool", "--later", "1h", "--storage", url, code=2)
+    assert "--forecast and --pool are alternatives: give one of them" in both
+    assert "Name a study, as in" in run("status", "--events", "--storage", url, code=2)
 
 
 def test_the_doctor_says_what_is_bad_and_what_to_do(

@@ -24,9 +24,10 @@ CANARY = "c4n@ry/w:rd"
 QUOTED = "c4n%40ry%2Fw%3Ard"
 PROGRAM = [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]
 COMMANDS = (
-    "status s", "top s", "events s", "forecast s", "load-best s", "price s 1", "pause 0 --study s",
-    "resume 0 --study s", "give 0 --gpus 1 --study s", "drain node1", "pool show", "pool create p",
-    "stop s", "extend s --deadline 2h", "worker json:loads --cpus 1 --study s", "clean s",
+    "status s", "top s", "status s --events", "status s --forecast", "load-best s",
+    "set s --price 1", "steer 0 --pause --study s", "steer 0 --resume --study s",
+    "steer 0 --resize 1 --study s", "drain node1", "status --pool", "stop s",
+    "set s --deadline 2h", "worker json:loads --cpus 1 --study s", "clean s",
     "create s --deadline 1h", "run json:loads --deadline 1h --cpus 1 --study s", "doctor",
     "metrics", "dashboard", "slurm json:loads --study s --cpus 1 --checkpoints /x",
 )  # fmt: skip

@@ -51,24 +51,24 @@ def read(words: str, url: str) -> Any:
 
 
 def test_a_trial_is_paused_and_resumed(table: AllocationTable, url: str) -> None:
-    said = run("pause 0 --study s", url)
+    said = run("steer 0 --pause --study s", url)
     assert said == (
         "Trial 0 of s is held until it is resumed: it saves and leaves its slots at its next step."
     )
     assert table.trials()[0].held is not None
-    assert run("pause 1 --study s", url) == "Trial 1 of s is held until it is resumed."
-    assert "resumes once" in run("resume 0 --study s", url)
+    assert run("steer 1 --pause --study s", url) == "Trial 1 of s is held until it is resumed."
+    assert "resumes once" in run("steer 0 --resume --study s", url)
     assert [line.held is not None for line in table.trials()] == [False, True, False]
-    assert run("resume 0 --study s", url).startswith("Trial 0 of s is not held")
+    assert run("steer 0 --resume --study s", url).startswith("Trial 0 of s is not held")
 
 
 def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: str) -> None:
-    said = run("give 1 --study s --gpus 2", url)
-    assert said == "Trial 1 of s trains on 2 slots, or waits for them, until --gpus auto."
+    said = run("steer 1 --study s --resize 2", url)
+    assert said == "Trial 1 of s trains on 2 slots, or waits for them, until --resize auto."
     assert [line.pinned for line in table.trials()] == [None, 2, None]
-    run("pause 1 --study s", url)
-    assert "2 slots once it is resumed" in run("give 1 --study s --gpus 2", url)
-    assert "The policy decides the number of slots" in run("give 1 --study s --gpus auto", url)
+    run("steer 1 --pause --study s", url)
+    assert "2 slots once it is resumed" in run("steer 1 --study s --resize 2", url)
+    assert "The policy decides the number of slots" in run("steer 1 --study s --resize auto", url)
     assert table.trials()[1].pinned is None
 
 
@@ -98,7 +98,9 @@ def test_a_drained_study_that_is_about_to_end_waits_for_no_other_host(
     assert said == "1 worker on node7 will leave, once their trials have saved."
 
 
-@pytest.mark.parametrize("command", ["pause {}", "resume {}", "give {} --gpus 1"])
+@pytest.mark.parametrize(
+    "command", ["steer {} --pause", "steer {} --resume", "steer {} --resize 1"]
+)
 def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
     def refusal(trial: int, study: str = "s") -> str:
         return run(f"{command.format(trial)} --study {study}", url, code=2)
@@ -110,12 +112,12 @@ def test_what_cannot_be_steered_is_refused(url: str, command: str) -> None:
     assert "has no deadline" in refusal(0, "plain")
 
 
-@pytest.mark.parametrize("command", ["pause 0", "resume 0", "give 0 --gpus 1"])
+@pytest.mark.parametrize("command", ["steer 0 --pause", "steer 0 --resume", "steer 0 --resize 1"])
 def test_nothing_is_asked_of_a_study_that_is_over(
     table: AllocationTable, url: str, command: str
 ) -> None:
     assert end_within(table, -1)
-    assert "give it more time first, with 'optuna-deadline extend s" in run(
+    assert "give it more time first, with 'optuna-deadline set s" in run(
         f"{command} --study s", url, code=2
     )
 
@@ -131,7 +133,7 @@ def test_nothing_is_asked_of_a_study_that_is_over(
 def test_a_size_that_cannot_be_is_refused(
     table: AllocationTable, url: str, size: str, says: str
 ) -> None:
-    assert says in run(f"give 0 --study s --gpus {size}", url, code=2)
+    assert says in run(f"steer 0 --study s --resize {size}", url, code=2)
     assert table.trials()[0].pinned is None
 
 
@@ -141,12 +143,12 @@ def test_a_size_that_several_workers_have_together_is_taken(
     apart = "gang crosses workers only where these say --multi-node"
     other = AllocationTable(table.database, table.pool, table.study_id)
     other.register("there", "node7", 2, [], 2)
-    assert apart in run("give 0 --study s --gpus 4", url, code=2)
+    assert apart in run("steer 0 --study s --resize 4", url, code=2)
     for name in ("me", "there"):
         about = MachineInfo(store="s3://bucket", address=name)
         table.register(name, "node7", 1, [], 2, machine_info=about)
-    assert "the largest gang is 4" in run("give 0 --study s --gpus 5", url, code=2)
-    run("give 0 --study s --gpus 4", url)
+    assert "the largest gang is 4" in run("steer 0 --study s --resize 5", url, code=2)
+    run("steer 0 --study s --resize 4", url)
     assert table.trials()[0].pinned == 4
 
 
@@ -157,10 +159,10 @@ def test_a_size_that_does_not_divide_the_batch_is_refused(
     table.set_progress(
         "me", grant, startup=1, position_from=0, position_to=1, trained=1, horizon=9, batch=15
     )
-    says = "2 slots do not divide its batch of 15, and trial 0 wants even slices: give it 1"
-    assert says in run("give 0 --study s --gpus 2", url, code=2)
+    says = "2 slots do not divide its batch of 15, and trial 0 wants equal shards: give it 1"
+    assert says in run("steer 0 --study s --resize 2", url, code=2)
     assert table.trials()[0].pinned is None
-    assert "trains on 1 slot" in run("give 0 --study s --gpus 1", url)
+    assert "trains on 1 slot" in run("steer 0 --study s --resize 1", url)
 
 
 def test_more_slots_than_a_trial_can_train_on_are_refused(
@@ -169,21 +171,23 @@ def test_more_slots_than_a_trial_can_train_on_are_refused(
     grant = Grant(0, 100, table.trials()[0].fence, ((1, 1),), ("0",))
     table.limit_slots("me", grant, 1, "Its batches are whole.")
     says = "Trial 0 trains on one slot only, give it no more: Its batches are whole."
-    assert says in run("give 0 --study s --gpus 2", url, code=2)
-    assert "trains on 1 slot" in run("give 0 --study s --gpus 1", url)
-    assert "trial 0 of s trains on one slot only: Its batches are whole." in run("events s", url)
+    assert says in run("steer 0 --study s --resize 2", url, code=2)
+    assert "trains on 1 slot" in run("steer 0 --study s --resize 1", url)
+    assert "trial 0 of s trains on one slot only: Its batches are whole." in run(
+        "status s --events", url
+    )
 
 
 def test_a_request_is_recorded_though_nobody_lives(table: AllocationTable, url: str) -> None:
     table.leave("me")
-    for command in ("pause 1", "give 1 --gpus 8", "resume 1"):
+    for command in ("steer 1 --pause", "steer 1 --resize 8", "steer 1 --resume"):
         said = run(f"{command} --study s", url)
         assert said.endswith("It is recorded; no worker is alive, and the next one obeys.")
     assert table.trials()[1].pinned == 8
 
 
 def test_everybody_sees_what_was_asked(table: AllocationTable, url: str) -> None:
-    for command in ("pause 1 --study s", "give 0 --gpus 2 --study s", "drain node7"):
+    for command in ("steer 1 --pause --study s", "steer 0 --resize 2 --study s", "drain node7"):
         run(command, url)
     text = run("status s", url)
     assert "drained node7" in text and "running, pinned 2" in text and "ready, held" in text
@@ -192,25 +196,9 @@ def test_everybody_sees_what_was_asked(table: AllocationTable, url: str) -> None
     assert [(row["held"], row["pinned"]) for row in found["rows"]] == [
         (False, 2), (True, None), (False, None),
     ]  # fmt: skip
-    told = run("events s", url)
+    told = run("status s --events", url)
     assert "trial 1 of s is held by request" in told and "node7 is drained" in told
     assert "trial 0 of s is pinned to 2 slots" in told
-    assert "node7, drained" in run("pool show", url)
-    run("resume 1 --study s", url)
-    assert "trial 1 of s is resumed by request" in run("events s", url)
-
-
-def test_a_pool_is_made_ahead_and_once(tmp_path: Any) -> None:
-    url = f"sqlite:///{tmp_path}/new.db"
-    said = run("pool create lab --ttl 10s --grace 4s", url)
-    assert said.startswith("pool lab: leases of 10 s and a grace of 4 s.")
-    assert run("pool create lab --ttl 10s --grace 4s", url) == said
-    assert "already, with leases of 10 s" in run("pool create lab", url, code=2)
-    assert "from 2s, as in 30s, but got '1s'" in run("pool create lab --ttl 1s", url, code=2)
-    study = optuna.create_study(study_name="s", storage=url)
-    table = AllocationTable(open_table(study), "lab", agree(study, "1h").study_id)
-    table.register("me", "node7", 1, [], 2)
-    assert (table.ttl, table.grace) == (10, 4)
-    [pool] = read("pool show", url)
-    assert pool["name"] == "lab" and [row["host"] for row in pool["slots"]] == ["node7"] * 2
-    assert [row["name"] for row in pool["studies"]] == ["s"]
+    assert "node7, drained" in run("status --pool", url)
+    run("steer 1 --resume --study s", url)
+    assert "trial 1 of s is resumed by request" in run("status s --events", url)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +45,19 @@ SURFACE = {
         "--nodes", "--gpus-per-node", "--gres", "--array", "--time", "--partition", "--notice",
         "--logs", "--dry-run",
     ],
-    "status": ["study", "--storage", "--json"],
+    "status": [
+        "--storage", "study", "--events", "--last", "--trial", "--kind", "--forecast", "--later",
+        "--gpus", "--budget", "--pool", "--json",
+    ],
     "top": ["study", "--storage"],
-    "events": ["study", "--storage", "--last", "--trial", "--kind", "--json"],
-    "forecast": ["study", "--storage", "--later", "--gpus", "--budget", "--draws", "--json"],
     "load-best": ["study", "--storage", "--to", "--json"],
     "dashboard": ["--storage", "--port", "--host", "--allow-host", "--write"],
     "metrics": ["--storage", "--study", "--port", "--host", "--allow-host"],
     "clean": ["study", "--storage", "--checkpoints"],
-    "extend": ["study", "--storage", "--deadline"],
+    "set": ["study", "--storage", "--deadline", "--price", "--budget"],
     "stop": ["study", "--storage", "--within"],
-    "price": ["study", "prices", "--storage"],
-    "pause": ["trial", "--study", "--storage"],
-    "resume": ["trial", "--study", "--storage"],
-    "give": ["trial", "--study", "--storage", "--gpus"],
+    "steer": ["trial", "--study", "--storage", "--pause", "--resume", "--resize"],
     "drain": ["host", "--storage", "--undo"],
-    "pool create": ["pool", "--storage", "--ttl", "--grace"],
-    "pool show": ["--storage", "--pool", "--json"],
     "check": [
         "objective", "--gpu-ids", "--hang-timeout", "--steps", "--slots", "--params", "--seed",
         "--gpus", "--tolerance", "--json",
@@ -105,11 +103,11 @@ def test_a_shell_completes_the_commands(shell: str) -> None:
     """What --install-completion puts into the shell asks the program so."""
     asked = {
         "_OPTUNA_DEADLINE_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": "optuna-deadline fore", "COMP_CWORD": "1",
-        "_TYPER_COMPLETE_ARGS": "optuna-deadline fore", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "COMP_WORDS": "optuna-deadline stat", "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "optuna-deadline stat", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }  # fmt: skip
     said = CliRunner().invoke(app, [], prog_name="optuna-deadline", env=asked).output
-    assert "forecast" in said and "worker" not in said
+    assert "status" in said and "worker" not in said
 
 
 def test_every_command_and_option_is_explained_and_in_the_reference() -> None:
@@ -126,3 +124,19 @@ def test_every_command_and_option_is_explained_and_in_the_reference() -> None:
 def test_the_version_is_printed() -> None:
     said = CliRunner().invoke(app, ["--version"])
     assert (said.exit_code, said.stdout.strip()) == (0, optuna_deadline.__version__)
+
+
+@pytest.mark.parametrize(
+    "words", ["steer --help", "set --help", "stop --help", "status --help", "load-best --help"]
+)
+def test_a_command_imports_its_own_parts_alone(words: str) -> None:
+    """Else to pause a trial takes seconds: samplers, workers and figures come with much."""
+    program = (
+        "import sys\nfrom optuna_deadline.cli import app\n"
+        f"try: app({words.split()!r})\nexcept SystemExit: pass\nprint(*sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    found = ran.stdout.splitlines()[-1].split()
+    parts = ("samplers", "elastic", "simulation", "scenarios", "dashboard", "visualization")
+    assert "optuna_deadline.cli.app" in found
+    assert not [name for part in parts for name in found if name == f"optuna_deadline.{part}"]

@@ -90,7 +90,7 @@ def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_u
     told = optuna_deadline.forecast(study)
     assert told.best == max(row.value for row in history.reports)
     assert [fan.number for fan in told.fans] == [3]
-    done = CliRunner().invoke(app, ["forecast", "s", "--storage", storage_url])
+    done = CliRunner().invoke(app, ["status", "s", "--forecast", "--storage", storage_url])
     assert done.exit_code == 0 and "trial 3" in done.output and "slot-hours" not in done.output
     done = CliRunner().invoke(app, ["status", "s", "--storage", storage_url])
     assert done.exit_code == 0 and f"trial {history.improvements[-1].number}, step" in done.output

@@ -70,13 +70,13 @@ def test_labels_find_their_pods(manifests: list[Manifest]) -> None:
 
 
 def test_commands_and_variables_are_ones_that_there_are(manifests: list[Manifest]) -> None:
-    known = get_command(app).commands  # type: ignore[attr-defined]
+    group: Any = get_command(app)
     text = yaml.safe_dump(manifests, width=10_000) + (ROOT / "base" / "work.sh").read_text()
     text = text.replace("\\\n", " ")
     called = re.findall(r"optuna-deadline ([a-z]+) ([^&\n']*)", text)
     assert {name for name, _ in called} == {"worker", "drain", "dashboard", "metrics"}
     for name, rest in called:
-        options = {word for one in known[name].params for word in one.opts}
+        options = {word for one in group.get_command(None, name).params for word in one.opts}
         assert set(re.findall(r"--[a-z-]+", rest)) <= options, name
     container = of_kind(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
     given = {one["name"]: one for one in container["env"]}

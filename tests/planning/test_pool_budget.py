@@ -12,7 +12,8 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.memory import MemoryTable
-from optuna_deadline.planning.billing.budget import change_price
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.billing.budget import change_budget, change_price
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
@@ -197,6 +198,26 @@ def test_a_price_that_is_told_at_rest_holds_when_the_study_goes_on(paid: Paid) -
     orders = paid.look(paid.planner("b"))
     assert (orders.settled, orders.pool_slots) == (False, 1)
     assert orders.end == pytest.approx(min(orders.deadline, paid.now + 9.5 * HOUR), abs=60)
+
+
+def test_a_larger_budget_buys_at_the_next_plan_and_a_smaller_one_ends_sooner(
+    sqlite_url: str,
+) -> None:
+    paid = Stored(sqlite_url, Budget(1.0, Price(1.0)))
+    paid.table.register("a", "host", 1, [], 4)
+    planner = paid.planner("a")
+    assert paid.look(planner).pool_slots == 1
+    change_budget(paid.table, paid.budget, paid.started, 4.0)
+    assert paid.look(planner).pool_slots == 4, "a planner that knows the former budget follows"
+    known = terms.read(paid.database, paid.study)
+    assert known is not None and known.budget == Budget(4.0, Price(1.0))
+
+    paid.now += HOUR / 4
+    end = change_budget(paid.table, known.budget, paid.started, 2.0)
+    assert end == pytest.approx(paid.started + HOUR / 2, abs=20)
+    assert paid.orders.end == pytest.approx(end, abs=1), "without a planner, too"
+    with pytest.raises(DeadlineError, match=r"has spent 1\.\d+ usd already: give a budget above"):
+        change_budget(paid.table, known.budget, paid.started, 0.5)
 
 
 def test_what_one_of_two_workers_leaves_is_paid_for(paid: Paid) -> None:

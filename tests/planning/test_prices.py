@@ -53,7 +53,9 @@ def test_a_host_without_a_price_is_refused_in_words() -> None:
         DeadlineError, match=r"by host type \(a, b\) and this host says none: name"
     ):
         budget.check_type(None, budget.prices)
-    with pytest.raises(DeadlineError, match=r"no price for the host type 'c' .*price STUDY c="):
+    with pytest.raises(
+        DeadlineError, match=r"no price for the host type 'c' .*set STUDY --price c="
+    ):
         budget.check_type("c", budget.prices)
     flat = make_budget(20, 1)
     assert flat is not None

@@ -215,7 +215,7 @@ def test_creating_twice_joins_and_another_deadline_is_a_conflict(tmp_path: Path)
     assert runner.invoke(app, [*command, "1h"]).exit_code == 0
     conflict = runner.invoke(app, [*command, "2h"])
     assert conflict.exit_code == 2
-    assert runner.invoke(app, ["extend", *command[1:], "2h"]).exit_code == 0
+    assert runner.invoke(app, ["set", *command[1:], "2h"]).exit_code == 0
 
 
 def test_a_name_is_no_study() -> None:

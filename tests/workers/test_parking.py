@@ -73,7 +73,7 @@ def begin(
     table = table_of(study)
     worker = start_worker(url, "staying", RANK_LOG=str(log), **{"park": 1, **job})
     wait_until(lambda: len(steps(log)) > 5)
-    ask("pause 0 --study study", url)
+    ask("steer 0 --pause --study study", url)
     wait_until(lambda: parked(table))
     pid = steps(log)[-1].pid
     assert running(pid)
@@ -89,10 +89,10 @@ def test_it_comes_back_in_the_same_process_without_losing_or_repeating_a_step(
     for fence in (2, 3, 4):
         [saved] = table.checkpoints(0)[:1]
         assert saved.step == steps(log)[-1].step  # all of it is durable while it is parked
-        ask("resume 0 --study study", storage_url)
+        ask("steer 0 --resume --study study", storage_url)
         wait_until(lambda fence=fence: steps(log)[-1].fence == fence)
         wait_until(lambda fence=fence: sum(s.fence == fence for s in steps(log)) > 4)
-        ask("pause 0 --study study", storage_url)
+        ask("steer 0 --pause --study study", storage_url)
         wait_until(lambda: parked(table))
     assert {step.pid for step in steps(log)} == {pid}
     none_lost_and_none_repeated(log)
@@ -112,7 +112,7 @@ def test_whoever_ends_it_it_goes_on_from_its_checkpoint(
     table, _, pid = begin(sqlite_study, sqlite_url, start_worker, log)
     os.kill(pid, number)
     wait_until(lambda: not running(pid), 5)
-    ask("resume 0 --study study", sqlite_url)
+    ask("steer 0 --resume --study study", sqlite_url)
     wait_until(lambda: sum(step.fence == 2 for step in steps(log)) > 4)
     none_lost_and_none_repeated(log)
     assert {step.pid for step in steps(log) if step.fence == 2}.isdisjoint({pid})
@@ -137,7 +137,7 @@ def test_it_does_not_outlive_its_worker_and_goes_on_with_another(
     worker.wait(30)
     wait_until(lambda: not running(pid), 5)
     start_worker(storage_url, "staying", RANK_LOG=str(log), keep_warm=1, ttl=3, grace=1)
-    ask("resume 0 --study study", storage_url)
+    ask("steer 0 --resume --study study", storage_url)
     wait_until(lambda: sum(step.fence == 2 for step in steps(log)) > 4)
     none_lost_and_none_repeated(log)
 
@@ -148,7 +148,7 @@ def test_wanted_by_another_worker_it_goes_there_and_its_process_ends(
     """While it is parked another trial has the slot; a second worker brings one more."""
     _, first, pid = begin(study, storage_url, start_worker, log, n_trials=2)
     wait_until(lambda: len(steps(log, 1)) > 3)
-    ask("resume 0 --study study", storage_url)
+    ask("steer 0 --resume --study study", storage_url)
     start_worker(storage_url, "staying", RANK_LOG=str(log), keep_warm=1)
     wait_until(lambda: any(step.fence == 2 for step in steps(log)))
     wait_until(lambda: not running(pid), 10)
@@ -162,8 +162,8 @@ def test_resumed_with_two_slots_it_is_ended_and_begun_again(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path
 ) -> None:
     table, _, pid = begin(sqlite_study, sqlite_url, start_worker, log, cpus=2)
-    ask("give 0 --gpus 2 --study study", sqlite_url)
-    ask("resume 0 --study study", sqlite_url)
+    ask("steer 0 --resize 2 --study study", sqlite_url)
+    ask("steer 0 --resume --study study", sqlite_url)
     wait_until(lambda: any(row.fence == 2 and row.slots == 2 for row in table.segments()))
     wait_until(lambda: not running(pid), 10)
     wait_until(lambda: any(step.fence == 2 for step in steps(log)))
@@ -174,7 +174,7 @@ def test_no_more_wait_than_may_and_none_after_the_deadline(
 ) -> None:
     table, worker, pid = begin(sqlite_study, sqlite_url, start_worker, log, n_trials=2)
     wait_until(lambda: len(steps(log, 1)) > 3)
-    ask("pause 1 --study study", sqlite_url)
+    ask("steer 1 --pause --study study", sqlite_url)
     wait_until(lambda: next(line for line in table.trials() if line.number == 1).state == "paused")
     assert [row.outcome for row in table.segments()] == ["park", "pause"]
     assert running(pid) and not running(steps(log, 1)[-1].pid)

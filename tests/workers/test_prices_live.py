@@ -17,7 +17,7 @@ import optuna_deadline
 from optuna_deadline import Price
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.cli.steering import set_price
+from optuna_deadline.cli.setting import set_price
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS

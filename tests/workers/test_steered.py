@@ -63,7 +63,7 @@ def test_a_paused_trial_waits_until_it_is_resumed(
     table = create(study, n_trials=2)
     worker = start_worker(storage_url, "slow", cpus=2, RANK_LOG=str(tmp_path / "ranks"))
     wait_until(lambda: trains(table, 0) and trains(table, 1))
-    ask("pause 0 --study study", storage_url)
+    ask("steer 0 --pause --study study", storage_url)
     wait_until(lambda: line_of(table, 0).state == "paused")
     [left] = segments_of(table, 0)
     assert left.outcome == "pause" and left.ended is not None
@@ -71,7 +71,7 @@ def test_a_paused_trial_waits_until_it_is_resumed(
     reported = len(table.reports(number=1))
     wait_until(lambda: len(table.reports(number=1)) > reported + 15)
     assert len(segments_of(table, 0)) == 1, "a slot is free, and it gets none"
-    ask("resume 0 --study study", storage_url)
+    ask("steer 0 --resume --study study", storage_url)
     wait_until(lambda: trains(table, 0))
     assert json.loads(table.checkpoints(0)[0].path.read_text())["step"] > saved
     end_within(table, 2)
@@ -85,12 +85,12 @@ def test_a_pinned_gang_has_its_size_and_others_the_rest(
     table = create(sqlite_study, n_trials=2)
     worker = start_worker(sqlite_url, "slow", cpus=3, RANK_LOG=str(tmp_path / "ranks"))
     wait_until(lambda: trains(table, 0) and trains(table, 1))
-    ask("give 1 --gpus 3 --study study", sqlite_url)
+    ask("steer 1 --resize 3 --study study", sqlite_url)
     wait_until(lambda: trains(table, 1, slots=3))
     assert line_of(table, 0).state == "paused", "no slot is left for it"
-    ask("give 1 --gpus 2 --study study", sqlite_url)
+    ask("steer 1 --resize 2 --study study", sqlite_url)
     wait_until(lambda: trains(table, 1, slots=2) and trains(table, 0))
-    ask("give 1 --gpus auto --study study", sqlite_url)
+    ask("steer 1 --resize auto --study study", sqlite_url)
     wait_until(lambda: trains(table, 1, slots=1))
     assert [row.slots for row in segments_of(table, 1)] == [1, 3, 2, 1]
     end_within(table, 2)
@@ -155,8 +155,8 @@ def test_what_was_asked_before_anybody_came_is_obeyed(
     wait_until(lambda: trains(table, 0) and trains(table, 1))
     first.terminate()
     assert first.wait(60) == 130
-    ask("give 0 --gpus 2 --study study", sqlite_url)
-    ask("pause 1 --study study", sqlite_url)
+    ask("steer 0 --resize 2 --study study", sqlite_url)
+    ask("steer 1 --pause --study study", sqlite_url)
     second = start_worker(sqlite_url, "slow", cpus=2, RANK_LOG=ranks)
     wait_until(lambda: trains(table, 0, slots=2))
     assert len(segments_of(table, 1)) == 1

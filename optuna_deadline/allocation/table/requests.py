@@ -1,4 +1,4 @@
-"""Requests of users: to hold a trial, to pin its gang's size, to set a price.
+"""Requests of users: to hold a trial, to pin its gang's size, to set a price or a budget.
 
 Any client of the database writes a request, without a planner's term: planners write other columns
 of the same rows. It takes effect once a planner has read it. From the commit on, no held trial is
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from optuna_deadline.allocation.database import schema
+from optuna_deadline.allocation.database.columns import stored
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.rules import earlier_end, types_detail
 from optuna_deadline.allocation.table.base import IS_ALIVE, OF_TRIAL
@@ -82,14 +84,53 @@ class Requests(PlannerWrites):
         Returns:
             False if the stored ones differ: read again.
         """
+        price = {"type": host_type, "per_hour": per_hour, "slots": slots}
         with self._tx() as tx:
-            row = self._lock_study(tx)
-            if row is None or seen != row[1:]:
+            return self._set_money(tx, "price", price, funds_end, seen, types)
+
+    def set_budget(
+        self,
+        money: Mapping[str, Any],
+        funds_end: float,
+        seen: tuple[int | None, float | None],
+        types: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Set the budget of the study; the rest is as for :meth:`set_price`.
+
+        Args:
+            money: The budget and the initial prices, as the study's row holds them.
+            funds_end: Until when the new budget lasts.
+            seen: The pool's size and end that were used to compute this.
+            types: The pool's slots by host type, if the prices depend on it.
+
+        Returns:
+            False if the stored ones differ: read again.
+        """
+        amount = {"amount": money["amount"]}
+        with self._tx() as tx:
+            if not self._set_money(tx, "budget", amount, funds_end, seen, types):
                 return False
-            deadline, size, before = row
-            end = earlier_end(deadline, before, funds_end)
-            tx.run("UPDATE @study SET funds_end = :end WHERE study_id = :study", end=end)
-            tx.event("price", type=host_type, per_hour=per_hour, slots=slots)
-            tx.event("pool", slots=size or 0, before=size or 0, until=end, **types_detail(types))
-            tx.notify()
+            new = stored(schema.study.c.money, money)
+            tx.run("UPDATE @study SET money = :money WHERE study_id = :study", money=new)
             return True
+
+    def _set_money(
+        self,
+        tx: Transaction,
+        kind: str,
+        detail: Mapping[str, Any],
+        funds_end: float,
+        seen: tuple[int | None, float | None],
+        types: Mapping[str, int] | None,
+    ) -> bool:
+        """Record a change of prices or budget, and move the end of the money."""
+        row = self._lock_study(tx)
+        if row is None or seen != row[1:]:
+            return False
+        deadline, size, before = row
+        end = earlier_end(deadline, before, funds_end)
+        tx.run("UPDATE @study SET funds_end = :end WHERE study_id = :study", end=end)
+        tx.event(kind, **detail)
+        tx.event("pool", slots=size or 0, before=size or 0, until=end, **types_detail(types))
+        tx.notify()
+        return True

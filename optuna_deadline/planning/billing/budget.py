@@ -1,7 +1,7 @@
 """The pool of a study with a budget: the slots that it pays for, and the end of its money.
 
-If the price changes, the new end of the money is written at once, because a planner may die before
-its next tick and the budget holds all the same.
+If the price or the budget changes, the new end of the money is written at once, because a planner
+may die before its next tick and the budget holds all the same.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Protocol
 
 from optuna_deadline.allocation.records import Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS
+from optuna_deadline.planning.billing.invoice import RELEASE_SECONDS, Invoice
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.cross_host import NO_GROUPS
@@ -27,7 +27,7 @@ from optuna_deadline.values.prices import Price
 
 #: The end of the money is written again once it has moved this many seconds later.
 _MIN_CHANGE_SECONDS = 0.5
-_NEVER = -1, 0.0
+_NEVER = -1, 0.0, 0.0
 
 
 class BudgetAccount(Protocol):
@@ -72,7 +72,7 @@ class PoolBudget:
         self._table = table
         self._account = account
         self._lent: Mapping[str, int] = {}  # by worker, paid for or not
-        self._sized_for: tuple[int, float] | None = None  # the slots on offer and their price
+        self._sized_for: tuple[int, float, float] | None = None  # the offer, price and budget
         self._deadline = math.inf  # and until when
 
     def limit_to_paid_slots(self, reading: Reading, orders: Orders) -> Reading:
@@ -104,14 +104,14 @@ class PoolBudget:
         """The number of slots that the plan wants.
 
         If the plan names none, as many as the budget pays for until the deadline. This is computed
-        once, and again when other slots are offered, their price changes or the deadline moves
-        later.
+        once, and again when other slots are offered, their price or the budget changes, or the
+        deadline moves later.
         """
         money = reading.snapshot.money
         assert money is not None
         if plan.pool_slots is not None:
             return min(plan.pool_slots, money.offer)
-        known, self._sized_for = self._sized_for, (money.offer, money.price)
+        known, self._sized_for = self._sized_for, (money.offer, money.price, money.budget)
         before, self._deadline = self._deadline, orders.deadline
         # A study without slots gets some if it has money: it may have rested.
         if orders.pool_slots and known in (None, self._sized_for) and orders.deadline <= before:
@@ -247,23 +247,74 @@ def change_price(
             or the other way round.
     """
     ledger = BillingLedger(table, tariff_of(budget, started))
+
+    def bill(now: float) -> Invoice:
+        _check_kind(ledger, kind, price)
+        return ledger.with_price(now, kind, price.per_hour, price.node)
+
+    def write(end: float, seen: _Seen, types: Mapping[str, int] | None) -> bool:
+        return table.set_price(kind, price.per_hour, price.node, end, seen, types)
+
+    return _change(table, ledger, bill, write)
+
+
+def change_budget(
+    table: AllocationTable, budget: Budget, started: float, amount: float
+) -> float | None:
+    """Store a new budget of a study.
+
+    Args:
+        table: The study's table.
+        budget: The present budget and the initial prices.
+        started: When the study began.
+        amount: The new budget, of the whole study.
+
+    Returns:
+        As :func:`change_price`.
+
+    Raises:
+        DeadlineError: The study has ended, or it has spent more than this.
+    """
+    ledger, new = BillingLedger(table, tariff_of(budget, started)), replace(budget, amount=amount)
+
+    def bill(now: float) -> Invoice:
+        if (spent := ledger.spent(now)) > amount:
+            raise DeadlineError(
+                f"The study has spent {spent:.4g} {budget.currency} already: give a budget above "
+                "it, or end the study with 'optuna-deadline stop'."
+            )
+        return ledger.with_budget(now, amount)
+
+    def write(end: float, seen: _Seen, types: Mapping[str, int] | None) -> bool:
+        return table.set_budget(asdict(new), end, seen, types)
+
+    return _change(table, ledger, bill, write)
+
+
+_Seen = tuple[int | None, float | None]
+
+
+def _change(
+    table: AllocationTable,
+    ledger: BillingLedger,
+    bill: Callable[[float], Invoice],
+    write: Callable[[float, _Seen, Mapping[str, int] | None], bool],
+) -> float | None:
+    """Store what changes the bill; see :func:`change_price`."""
     for _ in range(_MAX_TRIES):
         orders = table.orders("")
         ledger.read(orders.now)
-        _check(ledger, kind, price, settled=orders.settled or orders.now >= orders.end)
+        if orders.settled or orders.now >= orders.end:
+            raise DeadlineError("The study has ended, so neither price nor budget can change.")
         wanted = ledger.wanted
-        bill = ledger.with_price(orders.now, kind, price.per_hour, price.node)
-        end = bill.lasts_until(orders.now, wanted, orders.deadline)
-        seen = orders.pool_slots, orders.funds_end
-        types = None if kind == "" else wanted
-        if table.set_price(kind, price.per_hour, price.node, end, seen, types):
+        end = bill(orders.now).lasts_until(orders.now, wanted, orders.deadline)
+        types = None if "" in ledger.tariff.rates else wanted
+        if write(end, (orders.pool_slots, orders.funds_end), types):
             return end if end < orders.deadline and any(wanted.values()) else None
-    raise DeadlineError("The study's plan changes continually; set the price again.")
+    raise DeadlineError("The study's plan changes continually; set it again.")
 
 
-def _check(ledger: BillingLedger, kind: str, price: Price, *, settled: bool) -> None:
-    if settled:
-        raise DeadlineError("The study has ended, so its price cannot change.")
+def _check_kind(ledger: BillingLedger, kind: str, price: Price) -> None:
     rates = ledger.tariff.rates
     if (kind == "") != ("" in rates):
         known = ", ".join(sorted(rates)[:8])

@@ -23,7 +23,7 @@ from optuna_deadline.planning.billing.price_schedule import Tariff
 from optuna_deadline.policies.api import Money
 
 #: Events that change what is paid for, or its price.
-KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price")
+KINDS = ("pool", "acquire", "release", "reap", "settle", "rest", "register", "price", "budget")
 #: Seconds by which events may be out of order: their time is that of the transaction's start.
 _DISORDER = 120.0
 #: After these events a study pays for nothing until the next plan.
@@ -136,6 +136,12 @@ class BillingLedger:
         """The bill if a new price holds from now on."""
         bill = self._provisional_account(now).invoice
         bill.tariff = bill.tariff.with_price(kind, now, per_hour, slots)
+        return bill
+
+    def with_budget(self, now: float, amount: float) -> Invoice:
+        """The bill if a new budget holds from now on."""
+        bill = self._provisional_account(now).invoice
+        bill.tariff = replace(bill.tariff, budget=amount)
         return bill
 
 
@@ -301,6 +307,8 @@ class BillingState:
         bill = self.invoice
         if event.kind == "price":
             bill.tariff = _with_price_event(bill.tariff, event)
+        elif event.kind == "budget":
+            bill.tariff = replace(bill.tariff, budget=float(str(event.detail["amount"])))
         elif event.kind == "pool":
             self.wanted = _wanted(event, bill.tariff)
             self.until = float(str(event.detail["until"]))

@@ -1,12 +1,10 @@
-"""``optuna-deadline pool create`` and ``show``: slots that several studies share."""
+"""Pools of slots that studies share, for ``optuna-deadline status --pool``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, replace
-from typing import Annotated
 
-import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,69 +12,31 @@ from rich.text import Text
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
-from optuna_deadline.allocation.table import GRACE, TTL, AllocationTable
+from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.table.reads import pools
-from optuna_deadline.cli.app import Json, Storage, app, command_of, print_json
-from optuna_deadline.cli.databases import check_made, make_storage
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.cli.app import print_json
+from optuna_deadline.cli.databases import check_made, load_study
+from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import shortfalls
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.policies.registry import DEFAULT_SHARING, make_divider
-from optuna_deadline.values.deadlines import format_duration, parse_duration
+from optuna_deadline.values.deadlines import format_duration
 
-_pool = typer.Typer(help="Pools of slots that studies share.", no_args_is_help=True)
-app.add_typer(_pool, name="pool")
 _NO_STUDY = 0  # reads a pool without belonging to one of its studies
-_LEAST = 2.0  # seconds: a worker renews six times in a lease
 
 
-@command_of(_pool)
-def create(
-    pool: Annotated[str, typer.Argument(help="Name of the pool.")],
-    storage: Storage,
-    ttl: Annotated[str, typer.Option(help="Life of a lease without renewal.")] = f"{TTL:.0f}s",
-    grace: Annotated[
-        str, typer.Option(help="Time after that until a dead worker's slots are freed.")
-    ] = f"{GRACE:.0f}s",
-) -> None:
-    """Create a pool before its first worker; the same command again changes nothing."""
-    if not pool.strip():
-        raise DeadlineError("A pool needs a name, as in 'optuna-deadline pool create lab'.")
-    asked = _seconds("--ttl", ttl), _seconds("--grace", grace)
-    make_storage(storage)  # first, since our tables refer to Optuna's
-    table = AllocationTable(connect(storage), pool, _NO_STUDY, ttl=asked[0], grace=asked[1])
-    law = table.make_pool()
-    said = f"leases of {format_duration(law[0])} and a grace of {format_duration(law[1])}"
-    if law != asked:
-        raise DeadlineError(f"There is a pool {pool!r} already, with {said}; choose another name.")
-    print(f"pool {pool}: {said}.")
-    print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --pool {pool} --study STUDY ...")
+def show_pools(storage: str, study: str | None, as_json: bool) -> None:
+    """Show the studies, weights, shares, slots and workers of pools.
 
-
-def _seconds(option: str, text: str) -> float:
-    seconds = parse_duration(text, option)
-    if seconds < _LEAST:
-        raise DeadlineError(
-            f"{option} takes a duration from {_LEAST:.0f}s, as in 30s, but got {text!r}."
-        )
-    return seconds
-
-
-@command_of(_pool)
-def show(
-    storage: Storage,
-    pool: Annotated[str | None, typer.Option(help="One pool; all by default.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show the studies, weights, shares, slots and workers of the pools in a database."""
+    Args:
+        storage: The database.
+        study: The study whose pool is shown; None for all pools.
+        as_json: Whether to print JSON.
+    """
     check_made(storage)
     database = connect(storage)
-    names = pools(database)
-    if pool is not None and pool not in names:
-        known = ", ".join(names) or "none yet"
-        raise DeadlineError(f"There is no pool {pool!r} (there are: {printable(known)}).")
-    chosen = names if pool is None else [pool]
+    chosen = pools(database) if study is None else [table_of(load_study(study, storage))[0].pool]
     tables = [AllocationTable(database, name, _NO_STUDY) for name in chosen]
     if as_json:
         print_json([_values(table) for table in tables])
