@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from optuna_deadline.elastic import Result, extend, run
     from optuna_deadline.options import WorkerOptions
     from optuna_deadline.pruners import DeadlinePruner, deadline_report
+    from optuna_deadline.resumable import resumable
     from optuna_deadline.samplers import DeadlineSampler
     from optuna_deadline.scenarios.api import forecast, what_if
     from optuna_deadline.segments import Segment, SegmentEnd, segment
@@ -39,6 +40,7 @@ else:
         "DeadlinePruner": "pruners",
         "deadline_report": "pruners",
         "DeadlineSampler": "samplers",
+        "resumable": "resumable",
         "Segment": "segments",
         "SegmentEnd": "segments",
         "segment": "segments",
@@ -75,6 +77,7 @@ __all__ = [
     "run",
     "extend",
     "WorkerOptions",
+    "resumable",
     "Segment",
     "SegmentEnd",
     "segment",

@@ -1,0 +1,312 @@
+"""A training loop of one's own that resumes, in two calls: :func:`resumable` and ``step.report``.
+
+The core knows no framework: objects are saved by their ``state_dict``, and PyTorch writes the file
+if the script has imported it.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import math
+import pickle
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from optuna.exceptions import TrialPruned
+
+from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.directives import Kind
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import Segment, segment
+from optuna_deadline.values.scores import score
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_ARRAY = "numpy array"  # the key under which its bytes are saved
+
+
+class Step(int):
+    """The number of a step, from 1, which takes its report."""
+
+    _training: Resumable
+
+    def report(self, value: float) -> None:
+        """Report the value after this step; call it at most once in a step."""
+        self._training.record(self, value)
+
+
+class Resumable:
+    """A training that continues where its last segment was paused; see :func:`resumable`."""
+
+    def __init__(
+        self, trial: Any, steps: int, state: MutableMapping[str, Any], save_every: float
+    ) -> None:
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise DeadlineError(f"steps must be a whole number from 1, but got {steps!r}.")
+        self._trial, self._steps, self._state = trial, steps, state
+        self._save_every = save_every
+        self._segment: Segment = segment(trial)
+        self._best: float | None = None  # as a score
+        self._value: float | None = None
+        self._begun = self._done = 0  # the present step, and the last one that has ended
+        self._reported: float | None = None  # of the present step
+        self._saved = 0  # the step of the last checkpoint
+        self._saved_at = time.monotonic()
+        if self._segment.elastic:
+            self._take_one_slot()
+            self._segment.horizon(steps)
+        if self._segment.resume is not None:
+            self._restore(_read(self._segment.resume))
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps that are left; a pause, a pruning and the deadline end the loop."""
+        while self._done < self._steps:
+            step = Step(self._done + 1)
+            step._training = self
+            self._begun, self._reported = int(step), None
+            yield step
+            if self._is_over():
+                return
+
+    def record(self, step: int, value: float) -> None:
+        """Report a value to the study."""
+        self._value = self._reported = float(value)
+        self._trial.report(self._value, step)
+
+    def result(self) -> float:
+        """The last reported value, also of an earlier segment; return it from the objective.
+
+        Raises:
+            DeadlineError: Nothing was reported.
+        """
+        if self._value is None:
+            raise DeadlineError("Nothing was reported: call step.report(value) in the loop.")
+        if self._begun > self._done:  # after a break out of the loop
+            self._end_step()
+        return self._value
+
+    def _take_one_slot(self) -> None:
+        """Leave a gang, since the loop is that of one process."""
+        self._segment.limit_slots(
+            1, "a loop of resumable() trains in one process; ElasticLoop trains on several slots"
+        )
+        if self._segment.world_size > 1:
+            self._segment.leave()
+
+    def _is_over(self) -> bool:
+        """Save, leave or prune after a step; whether the loop ends here."""
+        self._end_step()
+        if not self._segment.elastic:
+            if self._reported is None:
+                return False
+            if out_of_time(self._trial):
+                return True  # not a pruning: the objective returns its last value
+            if self._trial.should_prune():
+                raise TrialPruned(f"Trial was pruned at step {self._done}.")
+            return False
+        if self._done == self._steps:
+            return True
+        directive = self._segment.directive()
+        if directive.kind is Kind.STOP:
+            self._segment.leave(directive)
+        if directive.leave:
+            self._save()
+            self._segment.leave(directive)
+        if time.monotonic() - self._saved_at >= self._save_every:
+            self._save()
+        return False
+
+    def _end_step(self) -> None:
+        self._done = self._begun
+        self._segment.progress(self._done)
+        if self._is_best():
+            self._save()
+
+    def _is_best(self) -> bool:
+        """Whether this step has reported the best value so far."""
+        if self._reported is None or math.isnan(self._reported):
+            return False
+        direction = getattr(self._segment, "direction", "minimize")
+        found = score(self._reported, direction)
+        if self._best is not None and found <= self._best:
+            return False
+        self._best = found
+        return True
+
+    def _save(self) -> None:
+        if self._saved == self._done:
+            return
+        kept = {
+            "step": self._done,
+            "value": self._value,
+            "best": self._best,
+            "state": {name: _state_of(name, each) for name, each in self._state.items()},
+            "random": _random_state(),
+        }
+        self._segment.save(lambda path: _write(kept, path), step=self._done, value=self._reported)
+        self._saved, self._saved_at = self._done, time.monotonic()
+
+    def _restore(self, kept: Mapping[str, Any]) -> None:
+        self._begun = self._done = self._saved = kept["step"]
+        self._value, self._best = kept["value"], kept["best"]
+        for name, found in kept["state"].items():
+            if name not in self._state:
+                raise DeadlineError(
+                    f"The checkpoint has state[{name!r}], and this loop has none: name the same "
+                    "state in every segment of a trial."
+                )
+            if hasattr(self._state[name], "load_state_dict"):
+                self._state[name].load_state_dict(_decoded(found))
+            else:
+                self._state[name] = _decoded(found)
+        _set_random_state(kept["random"])
+
+
+def resumable(
+    trial: Any, *, steps: int, state: MutableMapping[str, Any], save_every: float = 60.0
+) -> Resumable:
+    """The steps of a training loop that workers can pause and resume.
+
+    Under a worker, the loop continues after the last saved step, with the state and the global
+    random numbers of Python, NumPy and PyTorch at that step. It saves at each best value, every
+    ``save_every`` seconds, and before it leaves its slot. In plain Optuna it reports and prunes,
+    and ends at the deadline. It trains on one slot; ``optuna_deadline_torch.ElasticLoop`` trains
+    on several.
+
+    Example:
+        ```python
+        def objective(trial):
+            model, optimizer = make(trial.suggest_float("lr", 1e-3, 1.0, log=True))
+            state = {"model": model, "optimizer": optimizer}
+            training = resumable(trial, steps=27, state=state)
+            for step in training:
+                train_one_epoch(model, optimizer)
+                step.report(evaluate(model))
+            return training.result()
+        ```
+
+    Args:
+        trial: The trial that the objective was called with.
+        steps: The number of steps of a whole training.
+        state: By name, all that training changes. An object with ``state_dict`` and
+            ``load_state_dict`` is loaded; any other value has to be plain data, such as a number,
+            a list or an array, and is put back into this mapping.
+        save_every: Seconds between two checkpoints without a best value.
+
+    Returns:
+        An iterable of the steps that are left, as numbers from 1 with the method ``report``.
+
+    Raises:
+        DeadlineError: An argument is invalid, or a value in ``state`` cannot be saved.
+        TrialPruned: In plain Optuna, the pruner ends the trial.
+        SegmentEnd: Under a worker, the loop leaves its slot.
+    """
+    return Resumable(trial, steps, state, save_every)
+
+
+def _state_of(name: str, value: Any) -> Any:
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return _encoded(value.state_dict(), f"{name}.state_dict()")
+    return _encoded(value, f"state[{name!r}]")
+
+
+def _encoded(value: Any, name: str) -> Any:
+    """Plain data, with arrays as bytes.
+
+    Raises:
+        DeadlineError: It is something else.
+    """
+    if isinstance(value, _PLAIN) or _is_tensor(value):
+        return value
+    if isinstance(value, (list, tuple, dict)):
+        return _mapped(lambda each: _encoded(each, name), value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        text = io.BytesIO()
+        numpy.save(text, value, allow_pickle=False)
+        return {_ARRAY: text.getvalue()}
+    raise DeadlineError(
+        f"{name} has a {type(value).__name__}, without state_dict() and load_state_dict(): give "
+        "it both, or keep plain data, such as its bytes."
+    )
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {_ARRAY}:
+        found = sys.modules["numpy"].load(io.BytesIO(value[_ARRAY]), allow_pickle=False)
+        return found if found.shape else found[()]
+    return _mapped(_decoded, value)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """A container with changed items; itself if none changes, since it may have attributes."""
+    if isinstance(value, dict):
+        new: Any = {key: change(each) for key, each in value.items()}
+        same = all(new[key] is each for key, each in value.items())
+        return value if same else type(value)(new)
+    if isinstance(value, (list, tuple)):
+        new = [change(each) for each in value]
+        if all(one is each for one, each in zip(new, value, strict=True)):
+            return value
+        return tuple(new) if isinstance(value, tuple) else new
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _random_state() -> dict[str, Any]:
+    """The state of the global generators of the libraries that the script has imported."""
+    found: dict[str, Any] = {"python": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found["numpy"] = _encoded(list(numpy.random.get_state()), "numpy.random")
+    if (torch := sys.modules.get("torch")) is not None:
+        found["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def _set_random_state(found: Mapping[str, Any]) -> None:
+    random.setstate(found["python"])
+    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.set_state(tuple(_decoded(found["numpy"])))
+    if "torch" in found and (torch := sys.modules.get("torch")) is not None:
+        torch.set_rng_state(found["torch"])
+        if "cuda" in found and torch.cuda.device_count() == len(found["cuda"]):
+            torch.cuda.set_rng_state_all(found["cuda"])
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads plain data, and runs no code that a file names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "collections" and name in ("Counter", "OrderedDict"):
+            return getattr(collections, name)
+        raise pickle.UnpicklingError(f"The checkpoint holds {module}.{name}, which is no data.")
+
+
+def _write(kept: Mapping[str, Any], path: Path) -> None:
+    torch = sys.modules.get("torch")
+    with path.open("wb") as file:
+        if torch is None:
+            pickle.dump(kept, file)
+        else:
+            torch.save(kept, file)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    torch = sys.modules.get("torch")
+    with path.open("rb") as file:
+        found: Mapping[str, Any]
+        if torch is None:
+            found = _PlainUnpickler(file).load()
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    return found

@@ -1,0 +1,164 @@
+"""A loop of `resumable`: paused anywhere and resumed, it is the same training."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from optuna_deadline import SegmentEnd, resumable
+from optuna_deadline.checkpoints.files import write_atomically
+from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import WholeTrial
+
+STEPS = 6
+
+
+class Scripted(WholeTrial):
+    """A segment that ends after a step."""
+
+    elastic = True
+    direction = "minimize"
+
+    def __init__(self, folder: Path, resume: Path | None, leave_at: int | None, slots: int = 1):
+        self.at, self.leave_at, self.kind = 0.0, leave_at, Kind.PAUSE
+        self.path, self.resume, self.world_size = folder, resume, slots
+        self.limits: list[int] = []
+        self.saved: list[tuple[int, float | None, Path]] = []
+
+    def progress(self, position: float) -> None:
+        self.at = position
+
+    def limit_slots(self, slots: int, reason: str) -> None:
+        self.limits.append(slots)
+
+    def directive(self) -> Directive:
+        return KEEP if self.at != self.leave_at else Directive(self.kind, "as scripted")
+
+    def save(self, write: Any, *, step: int, value: float | None = None, name: Any = None) -> Path:
+        path = write_atomically(self.path / f"step-{step}-{len(self.saved)}", write)
+        self.saved.append((step, value, path))
+        return path
+
+    def leave(self, directive: Directive | None = None) -> NoReturn:
+        raise SegmentEnd(directive or KEEP)
+
+
+class Reported:
+    def __init__(self, segment: Scripted) -> None:
+        self.segment, self.values = segment, dict[int, float]()
+
+    def report(self, value: float, step: int) -> None:
+        assert type(value) is float
+        self.values[int(step)] = value
+
+
+def train(trial: Any, steps: int = STEPS) -> tuple[list[float], dict[str, Any]]:
+    """Draws from three global generators, and keeps an array and numbers besides the model."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+    state = {
+        "model": model, "optimizer": optimizer, "schedule": schedule,
+        "seen": [], "mean": np.zeros(2), "best": (np.float32(9.0), {"at": 0}),
+    }  # fmt: skip
+    training = resumable(trial, steps=steps, state=state)
+    for step in training:
+        loss = model(torch.randn(8, 4) * random.random()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        state["seen"] = [*state["seen"], int(step)]
+        state["mean"] = state["mean"] + np.random.rand(2)
+        state["best"] = min(state["best"], (np.float32(loss.item()), {"at": int(step)}))
+        step.report(loss.item())
+        schedule.step()
+    assert training.result() == trial.values.get(steps, training.result())
+    return [p.sum().item() for p in model.state_dict().values()], state
+
+
+@pytest.mark.parametrize("at", range(1, STEPS))
+def test_a_paused_training_is_the_same(at: int, tmp_path: Path) -> None:
+    whole = Reported(Scripted(tmp_path, None, None))
+    weights, kept = train(whole)
+    first = Reported(Scripted(tmp_path, None, at))
+    with pytest.raises(SegmentEnd):
+        train(first)
+    rest = Reported(Scripted(tmp_path, first.segment.saved[-1][2], None))
+    again, found = train(rest)
+    assert again == weights
+    assert {**first.values, **rest.values} == whole.values
+    assert min(rest.values) == at + 1, "no step is trained again"
+    assert found["seen"] == kept["seen"] == [*range(1, STEPS + 1)]
+    assert found["mean"].tolist() == kept["mean"].tolist() and found["best"] == kept["best"]
+    assert isinstance(found["best"], tuple) and isinstance(found["best"][0], np.float32)
+
+
+def test_the_best_is_saved_with_its_value_and_a_stop_saves_nothing_else(tmp_path: Path) -> None:
+    trial = Reported(Scripted(tmp_path, None, None))
+    train(trial)
+    values = list(trial.values.values())
+    bests = [(n, v) for n, v in enumerate(values, 1) if v == min(values[:n])]
+    assert [(step, value) for step, value, _ in trial.segment.saved] == bests
+    stopped = Reported(Scripted(tmp_path, None, 4))
+    stopped.segment.kind = Kind.STOP
+    with pytest.raises(SegmentEnd):
+        train(stopped)
+    assert [save[0] for save in stopped.segment.saved] == [n for n, _ in bests if n <= 4]
+
+
+def test_a_training_that_is_whole_returns_its_value_at_once(tmp_path: Path) -> None:
+    first = Reported(Scripted(tmp_path, None, 2))
+    with pytest.raises(SegmentEnd):
+        train(first)
+    ended = Reported(Scripted(tmp_path, first.segment.saved[-1][2], None))
+    train(ended, steps=2)
+    assert ended.values == {}
+    with pytest.raises(DeadlineError, match=r"has state\['model'\], and this loop has none"):
+        resumable(ended, steps=2, state={})
+
+
+def test_after_a_break_the_best_is_saved(tmp_path: Path) -> None:
+    trial = Reported(Scripted(tmp_path, None, None))
+    training = resumable(trial, steps=9, state={"n": 0})
+    for step in training:
+        step.report(-float(step))
+        if step == 2:
+            break
+    assert training.result() == -2.0
+    assert [save[:2] for save in trial.segment.saved] == [(1, -1.0), (2, -2.0)]
+
+
+def test_several_slots_become_one(tmp_path: Path) -> None:
+    trial = Reported(Scripted(tmp_path, None, None, slots=2))
+    with pytest.raises(SegmentEnd):
+        resumable(trial, steps=9, state={})
+    assert trial.segment.limits == [1] and not trial.segment.saved
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "says"),
+    [
+        (0, {}, "steps must be a whole number from 1, but got 0"),
+        (True, {}, "steps must be"),
+        (3, {"a": object()}, r"state\['a'\] has a object, without state_dict\(\)"),
+        (3, {"a": [lambda: 0]}, r"state\['a'\] has a function"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(
+    steps: Any, state: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeadlineError, match=says):
+        for step in resumable(Reported(Scripted(tmp_path, None, 1)), steps=steps, state=state):
+            step.report(0.0)
+    with pytest.raises(DeadlineError, match=r"Nothing was reported: call step\.report"):
+        resumable(Reported(Scripted(tmp_path, None, None)), steps=1, state={}).result()
