@@ -25,7 +25,7 @@ class Directive:
     reason: str = ""
     seq: int = 0
     deadline: bool = False  #: the deadline has come; the trial is not pruned
-    park: bool = False  #: the process may wait in memory without its slot until it resumes
+    keep_warm: bool = False  #: the process may wait in memory without its slot until it resumes
 
     @property
     def leave(self) -> bool:

@@ -152,9 +152,9 @@ class FitSegment:
         """End the segment."""
         self._whole.leave(directive)
 
-    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+    def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Release the slot and wait."""
-        self._whole.park(asked_to_go)
+        self._whole.keep_warm(asked_to_go)
 
 
 class TrialFits:

@@ -117,11 +117,12 @@ class Segment(Protocol):
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
 
-    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+    def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Release the slot and wait here; returns in the trial's next segment.
 
-        Call it after a directive with ``park``, once the newest state is saved and the process
-        uses no device. If the trial resumes elsewhere or ends, the process ends in this call.
+        Call it after a directive with ``keep_warm``, once the newest state is saved and the
+        process uses no device. If the trial resumes elsewhere or ends, the process ends in this
+        call.
 
         Args:
             asked_to_go: Returns whether the process has to end instead of waiting.
@@ -187,8 +188,8 @@ class WholeTrial:
         """End the segment as :meth:`Segment.leave` does."""
         raise SegmentEnd(directive or KEEP)
 
-    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """A plain trial is never parked."""
+    def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+        """A plain trial is never warm."""
 
 
 def segment(trial: Any) -> Segment:

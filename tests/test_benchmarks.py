@@ -64,8 +64,8 @@ def test_gpu_check_runs_whole_on_cpu_slots(
     assert figures["changes of the trial on the GPU"][1], figures
     gap, good = figures["relative difference of weights, in turns and alone"]
     assert good and gap == 0.0, "to the last bit, dropout included"
-    assert figures["times that a trial was parked"][1], figures
-    assert figures["parked: seconds from a grant to the first step, median"][1], figures
+    assert figures["times that a trial was warm"][1], figures
+    assert figures["warm: seconds from a grant to the first step, median"][1], figures
     studies = [row for row in rows if row["check"].startswith("ResNet-18")]
     assert len(studies) == len(resnet.POLICIES) == 4
     # A busy machine may give a study of so few seconds no time for a report, but hardly all four.

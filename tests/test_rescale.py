@@ -48,15 +48,15 @@ def test_steps_of_one_segment_are_no_switch() -> None:
     assert not list(switches([_note(10.0, "step"), _note(10.5, "step", step=2)], EVENTS))
 
 
-def test_an_unparked_trial_has_neither_begun_nor_been_set_up_again() -> None:
+def test_a_woken_trial_has_neither_begun_nor_been_set_up_again() -> None:
     notes = [
         _note(10.0, "step"),
-        _note(10.15, "unpark", trial=1),
+        _note(10.15, "wake", trial=1),
         _note(10.3, "step", trial=1, step=9),
     ]
     events = [_event(10.05, "release"), _event(10.1, "acquire")]
     (found,) = switches(notes, events)
-    assert (found.change, pytest.approx(found.seconds)) == ("unpark", 0.3)
+    assert (found.change, pytest.approx(found.seconds)) == ("wake", 0.3)
     assert found.parts == pytest.approx(
-        {"save and leave": 0.05, "hand over": 0.05, "unpark": 0.05, "first step": 0.15}
+        {"save and leave": 0.05, "hand over": 0.05, "wake": 0.05, "first step": 0.15}
     )

@@ -44,10 +44,10 @@ def train(trial: Any) -> float:
         directive = segment.directive()
         if directive.leave or step % EVERY == EVERY - 1 or step == last:
             segment.save(_writer(trial.number, step), step=step, value=value)
-        if directive.leave and not directive.park:
+        if directive.leave and not directive.keep_warm:
             segment.leave(directive)
         elif directive.leave:
-            segment.park()
+            segment.keep_warm()
             log = begin(step + 1)
         log.using(step)
     return value

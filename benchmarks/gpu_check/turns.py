@@ -1,7 +1,7 @@
-"""Trials that take turns on one device, parked and not, and one that trains alone.
+"""Trials that take turns on one device, warm and not, and one that trains alone.
 
 The checks cover the GPU that a rank sees and the time of a switch with a CUDA context. They also
-test that two processes never compute on the GPU at once, that a parked process has allocated
+test that two processes never compute on the GPU at once, that a warm process has allocated
 nothing there, and that a trial that took turns ends with the same weights.
 """
 
@@ -45,7 +45,7 @@ def objective(trial: Any) -> float:
     }
     _note({**facts, "what": "began"})
     if loop.segment.elastic:
-        _note_parking(loop.segment, facts)
+        _note_warm(loop.segment, facts)
     for _ in loop.epochs():
         for inputs, labels in loop.batches(loader):
             time.sleep(0.01)
@@ -62,15 +62,15 @@ def objective(trial: Any) -> float:
     return loop.result()
 
 
-def _note_parking(segment: Any, facts: dict[str, Any]) -> None:
+def _note_warm(segment: Any, facts: dict[str, Any]) -> None:
     """Record the allocated GPU memory each time the process has released its slot."""
-    wait = segment.park
+    wait = segment.keep_warm
 
-    def park(*arguments: Any) -> None:
-        _note({**facts, "what": "parked", "bytes": torch.cuda.memory_allocated()})
+    def keep_warm(*arguments: Any) -> None:
+        _note({**facts, "what": "warm", "bytes": torch.cuda.memory_allocated()})
         wait(*arguments)
 
-    segment.park = park
+    segment.keep_warm = keep_warm
 
 
 def _note(facts: dict[str, Any]) -> None:
@@ -84,15 +84,15 @@ def measure(folder: Path, *, gpu: int | None, seconds: float) -> list[Row]:
     os.environ[_LOG] = str(log)
     with users_of_gpus() as users:
         switches = _startups(_train(folder / "turns", gpu, seconds, trials=2))
-    parked = _train(folder / "parked", gpu, seconds, trials=2, park=2)
+    warm = _train(folder / "warm", gpu, seconds, trials=2, keep_warm=2)
     _train(folder / "alone", gpu, seconds, trials=1)
     del os.environ[_LOG]
     notes = [json.loads(line) for line in log.read_text().splitlines()]
     began = [note for note in notes if note["what"] == "began"]
     ended = [note["weights"] for note in notes if note["what"] == "ended"]
-    left = [note["bytes"] for note in notes if note["what"] == "parked"]
-    back = _startups([row for row in parked if row.fence > 1])
-    stops = [row.stop for row in parked if row.outcome == "park" and row.stop is not None]
+    left = [note["bytes"] for note in notes if note["what"] == "warm"]
+    back = _startups([row for row in warm if row.fence > 1])
+    stops = [row.stop for row in warm if row.outcome == "warm" and row.stop is not None]
     wanted = ("", "cpu") if gpu is None else (str(gpu), "cuda:0")
     strays = [note for note in began if (note["visible"], note["device"]) != wanted]
     most = most_at_once(users)
@@ -115,10 +115,10 @@ def measure(folder: Path, *, gpu: int | None, seconds: float) -> list[Row]:
             gap,
             len(ended) == 5 and gap < 1e-5,
         ),
-        row("times that a trial was parked", len(left), len(left) >= 3),
-        row("bytes on the GPU while parked, at most", max(left, default=None), not any(left)),
-        row("parked: seconds from the word to a free slot, median", median(stops), bool(stops)),
-        row("parked: seconds from a grant to the first step, median", median(back), bool(back)),
+        row("times that a trial was warm", len(left), len(left) >= 3),
+        row("bytes on the GPU while warm, at most", max(left, default=None), not any(left)),
+        row("warm: seconds from the word to a free slot, median", median(stops), bool(stops)),
+        row("warm: seconds from a grant to the first step, median", median(back), bool(back)),
     ]
 
 
@@ -128,7 +128,7 @@ def _startups(rows: list[SegmentRow]) -> list[float]:
 
 
 def _train(
-    folder: Path, gpu: int | None, seconds: float, trials: int, park: int = 0
+    folder: Path, gpu: int | None, seconds: float, trials: int, keep_warm: int = 0
 ) -> list[SegmentRow]:
     """Train a number of trials in turns; return their segments."""
     from optuna_deadline.allocation.database.opening import open_table
@@ -143,7 +143,7 @@ def _train(
         checkpoints=folder,
         **{"cpus": 1} if gpu is None else {"gpu_ids": [gpu]},
         policy=f"round_robin:n_trials={trials},quantum=1.0",
-        worker=optuna_deadline.WorkerOptions(keep_warm=park, dashboard=False),
+        worker=optuna_deadline.WorkerOptions(keep_warm=keep_warm, dashboard=False),
     )
     table = AllocationTable(open_table(study), study.study_name, study._study_id)
     return table.segments()

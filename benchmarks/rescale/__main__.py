@@ -59,14 +59,16 @@ def measure(*, quick: bool) -> dict[str, Any]:
     progress = Progress()
     seconds, changes = (30.0, 2) if quick else (90.0, 8)
     mine: list[Switch] = []
-    for policy, slots, epochs, park, changes_of_interest in (
+    for policy, slots, epochs, keep_warm, changes_of_interest in (
         (ours.resizing, 2, 10_000, 0, {"1 -> 2", "2 -> 1"}),
         (ours.turns, 1, 10_000, 0, {"resume"}),
-        (ours.turns, 1, 10_000, 2, {"unpark"}),
+        (ours.turns, 1, 10_000, 2, {"wake"}),
         (ours.beginning, 1, 1, 0, {"start"}),
     ):
-        progress.write_progress(f"{_OURS}: {policy.__name__}{', parked' if park else ''}")
-        found = ours.measure(policy, slots=slots, seconds=seconds, epochs=epochs, park=park)
+        progress.write_progress(f"{_OURS}: {policy.__name__}{', warm' if keep_warm else ''}")
+        found = ours.measure(
+            policy, slots=slots, seconds=seconds, epochs=epochs, keep_warm=keep_warm
+        )
         mine += [switch for switch in found if switch.change in changes_of_interest]
     rows = rows_of(_OURS, mine)
     theirs: list[float] = []
@@ -77,15 +79,15 @@ def measure(*, quick: bool) -> dict[str, Any]:
         if launch is others.relaunch:
             theirs = [switch.seconds for switch in found]
     progress.end()
-    # An unparked process never left, so it does not count where segments are compared.
-    segment = statistics.median(s.seconds for s in mine if s.change not in ("start", "unpark"))
+    # An woken process never left, so it does not count where segments are compared.
+    segment = statistics.median(s.seconds for s in mine if s.change not in ("start", "wake"))
     again = statistics.median(theirs)
     return {
         "segment_switch_median_s": round(segment, 3),
         "relaunch_median_s": round(again, 3),
         "times_faster": round(again / segment, 1),
         "first_step_median_s": next(r["median_s"] for r in rows if r["change"] == "start"),
-        "unpark_median_s": next(r["median_s"] for r in rows if r["change"] == "unpark"),
+        "wake_median_s": next(r["median_s"] for r in rows if r["change"] == "wake"),
         "targets": {"segment_switch_median_s": TARGET_S, "times_faster": TARGET_TIMES},
         "rows": rows,
         "machine": machine("torch", "lightning"),
@@ -128,8 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"A switch of ours takes {result['segment_switch_median_s']} s in the median"
         f" (target {TARGET_S}), {result['times_faster']} times faster than relaunching"
-        f" (target {TARGET_TIMES:.0f}); where trials are parked it takes"
-        f" {result['unpark_median_s']} s; a new trial's first step ends"
+        f" (target {TARGET_TIMES:.0f}); where trials are warm it takes"
+        f" {result['wake_median_s']} s; a new trial's first step ends"
         f" {result['first_step_median_s']} s after its grant."
     )
     write_json(given.json, result)

@@ -22,7 +22,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 
 _PARTS = ("save and leave", "hand over", "fork", "set up and restore", "first step")
-_UNPARKED = ("save and leave", "hand over", "unpark", "first step")
+_WOKEN = ("save and leave", "hand over", "wake", "first step")
 _NOTES = "OPTUNA_DEADLINE_RESCALE_NOTES"
 
 
@@ -78,7 +78,12 @@ def beginning(snapshot: Snapshot) -> Plan:
 
 
 def measure(
-    policy: Callable[[Snapshot], Plan], *, slots: int, seconds: float, epochs: int, park: int = 0
+    policy: Callable[[Snapshot], Plan],
+    *,
+    slots: int,
+    seconds: float,
+    epochs: int,
+    keep_warm: int = 0,
 ) -> list[Switch]:
     """Let a worker of this process train under a policy, and measure its switches."""
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +99,7 @@ def measure(
             checkpoints=Path(folder) / "checkpoints",
             policy=policy,
             worker=optuna_deadline.WorkerOptions(
-                oversubscribe=True, keep_warm=park, dashboard=False
+                oversubscribe=True, keep_warm=keep_warm, dashboard=False
             ),
         )
         if not notes.exists():
@@ -115,7 +120,7 @@ def switches(notes: list[dict[str, Any]], events: list[Event]) -> Iterator[Switc
         between = [note for note in notes if last["at"] < note["at"] < first["at"]]
         began = [note["at"] for note in between if note["what"] == "objective"]
         fit = [note["at"] for note in between if note["what"] == "fit"]
-        back = [note["at"] for note in between if note["what"] == "unpark"]
+        back = [note["at"] for note in between if note["what"] == "wake"]
         if not back and (not began or not fit):
             continue  # the same segment continues
         taken = [e.at for e in events if e.kind == "acquire" and last["at"] < e.at < first["at"]]
@@ -123,9 +128,9 @@ def switches(notes: list[dict[str, Any]], events: list[Event]) -> Iterator[Switc
         if not taken or not freed:
             continue
         marks = [last["at"], freed[0], taken[-1], *(back or [began[0], fit[0]]), first["at"]]
-        names = list(_UNPARKED if back else _PARTS)
+        names = list(_WOKEN if back else _PARTS)
         if back:
-            change = "unpark"
+            change = "wake"
         elif first["trial"] == last["trial"]:
             change = f"{last['ranks']} -> {first['ranks']}"
         else:

@@ -66,9 +66,9 @@ class Notes(L.Callback):
             with self._file.open("a") as file:
                 file.write(json.dumps({**line, "ranks": ranks}) + "\n")
 
-    def on_unpark(self) -> None:
-        """Record that the parked process continues."""
-        self.note("unpark")
+    def on_wake(self) -> None:
+        """Record that the warm process continues."""
+        self.note("wake")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record that everything is set up and restored."""

@@ -16,12 +16,12 @@ from optuna_deadline_torch.decisions import SegmentController
 from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.measures import MetricWatcher
-from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.regimes import regime_name
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
+from optuna_deadline_torch.warm_memory import TrainingObjects
 
 from optuna_deadline.directives import KEEP, Kind
 from optuna_deadline.fits import FitSegment
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def holdings(trainer: pl.Trainer) -> TrainingObjects:
     """The module, its optimizers, the gradient scaler, all callbacks, and the metrics so far.
 
-    Each of them, and the data module, may have ``on_park`` and ``on_unpark``.
+    Each of them, and the data module, may have ``on_keep_warm`` and ``on_wake``.
     """
     for logger in trainer.loggers:
         logger.save()  # the process may be ended while it waits

@@ -15,10 +15,10 @@ from optuna_deadline.segments import Segment
 from optuna_deadline.values.scores import score
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.direction import Direction
-from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import TermFlag
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.saver import CheckpointSaver
+from optuna_deadline_torch.warm_memory import TrainingObjects
 
 
 class BestValue:
@@ -50,7 +50,7 @@ class SegmentController:
         take_state: Returns the state for a checkpoint; every rank calls it.
         trained: The state that must be equal in all ranks.
         verify: Raises if a checkpoint that was just written cannot be read.
-        training_objects: All objects with tensors on the device, for a trial that is parked.
+        training_objects: All objects with tensors on the device, for a trial that is warm.
         grows: Whether a step takes a batch for each rank.
         even: Whether the number of slots must divide the batch.
     """
@@ -158,7 +158,7 @@ class SegmentController:
             value: The report of these very weights, if there is one.
             ending: Whether training is about to end by itself: then no rank has to leave.
 
-        A trial that was parked returns from here in its next segment.
+        A trial that was warm returns from here in its next segment.
 
         Raises:
             SegmentEnd: The ranks leave their slots here.
@@ -169,7 +169,7 @@ class SegmentController:
             self.finish()  # the checkpoint that is being written may be the best model
             self.segment.leave(directive)
         leave = directive.leave and not ending
-        if leave and directive.park and self._park(step, value):
+        if leave and directive.keep_warm and self._keep_warm(step, value):
             return
         if leave or decision.save:
             self._save(step, value, wait=leave or ending)
@@ -199,7 +199,7 @@ class SegmentController:
         self.saver.wait()
         self.consensus.barrier()
 
-    def _park(self, step: int, value: float | None) -> bool:
+    def _keep_warm(self, step: int, value: float | None) -> bool:
         """Wait without a slot for the next segment; False if this process has to leave."""
         if self._training_objects is None or self.segment.world_size > 1 or self.term.raised:
             return False
@@ -215,7 +215,7 @@ class SegmentController:
         except BaseException:  # later code may read tensors that were moved
             memory.restore()
             raise
-        self.segment.park(lambda: self.term.raised)
+        self.segment.keep_warm(lambda: self.term.raised)
         memory.restore()
         holdings.after_restore()
         self.start()

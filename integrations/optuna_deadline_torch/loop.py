@@ -27,7 +27,6 @@ from optuna_deadline_torch.direction import direction_of
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import main_process_reader
 from optuna_deadline_torch.measures import MetricWatcher
-from optuna_deadline_torch.parked_memory import TrainingObjects
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.regimes import precision_of, regime_name
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
@@ -36,6 +35,7 @@ from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unna
 from optuna_deadline_torch.seeding import Generators, reseed
 from optuna_deadline_torch.sources import LoaderSources, endless, length_of, warn_if_zipped
 from optuna_deadline_torch.states import TrainingState, read
+from optuna_deadline_torch.warm_memory import TrainingObjects
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the position before an epoch's first batch

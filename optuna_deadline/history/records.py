@@ -95,7 +95,7 @@ EVENT_KINDS = (
 )  # fmt: skip
 _ENDED = ("retired", "failed", "complete")
 #: Ends that the plan has ordered; other ends have other reasons.
-ORDERED = ("pause", "park", "resize", "stop")
+ORDERED = ("pause", "warm", "resize", "stop")
 
 
 def slot_intervals(events: Iterable[Event]) -> list[SlotInterval]:

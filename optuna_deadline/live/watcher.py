@@ -97,7 +97,7 @@ class StudyWatcher:
             shares=self._shares(offered),
             rows=self._shown,
             decisions=self._shown_decisions(now),
-            pauses=ended["pause"] + ended["park"],
+            pauses=ended["pause"] + ended["warm"],
             resumes=max(0, self._segments.restarts - ended["resize"]),
             resizes=ended["resize"],
             drained=tuple(

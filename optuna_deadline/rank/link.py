@@ -21,13 +21,13 @@ from optuna_deadline.rank.messages import as_data, packed
 LEASE_EXPIRED_EXIT_CODE = 75
 
 #: Messages that a leader on another host may not send.
-_OF_THIS_HOST = frozenset({"trust", "pass on", "unpark"})
+_OF_THIS_HOST = frozenset({"trust", "pass on", "wake"})
 
 _END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the end message to reach another host
 
-_PARKED_POLL_SECONDS = 0.1  # seconds between two checks for a signal
+_WARM_POLL_SECONDS = 0.1  # seconds between two checks for a signal
 _RETRY_SECONDS = 0.5  # seconds between two tries to start a thread
-_HEARTBEAT_SECONDS = 5.0  # seconds between two messages of a parked rank
+_HEARTBEAT_SECONDS = 5.0  # seconds between two messages of a warm rank
 
 
 class Link:
@@ -131,11 +131,11 @@ class Link:
             )
 
     def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
-        """Wait, parked, for the next segment; returns its fence and its devices."""
+        """Wait, warm, for the next segment; returns its fence and its devices."""
         said = time.monotonic()
         while True:
             with suppress(queue.Empty):
-                return self._next_grants.get(timeout=_PARKED_POLL_SECONDS)
+                return self._next_grants.get(timeout=_WARM_POLL_SECONDS)
             if time.monotonic() - said > _HEARTBEAT_SECONDS:
                 said = time.monotonic()
                 self.notify("waiting")
@@ -190,7 +190,7 @@ class Link:
                 self._end_acknowledged.set()
             elif kind == "pass on":  # a message of this host's worker to the leader
                 self._pass_on(*rest)
-            elif kind == "unpark":
+            elif kind == "wake":
                 self.newest = KEEP
                 self._next_grants.put((rest[0], rest[1]))
             else:

@@ -99,8 +99,8 @@ def _from_json(found: Any) -> Any:
 
 
 def _read_directive(content: list[Any]) -> Directive:
-    kind, reason, seq, deadline, park = content
-    return Directive(Kind(kind), str(reason), int(seq), bool(deadline), bool(park))
+    kind, reason, seq, deadline, keep_warm = content
+    return Directive(Kind(kind), str(reason), int(seq), bool(deadline), bool(keep_warm))
 
 
 def _read_trial(content: list[Any]) -> FrozenTrial:

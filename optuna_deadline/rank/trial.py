@@ -215,9 +215,9 @@ class RankSegment:
             checksum=found,
         )
 
-    def park(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
+    def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Release the slot and wait for the trial's next segment in this process."""
-        self._link.notify("parked")
+        self._link.notify("warm")
         self.fence, devices = self._link.next_segment(asked_to_go)
         os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another one
         self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0

@@ -35,12 +35,12 @@ from optuna_deadline.worker.gang_member import CrossHostGangs, busy_slots
 from optuna_deadline.worker.launcher import SegmentLauncher
 from optuna_deadline.worker.lease_clock import IDLE_GONE_SECONDS, LeaseClock
 from optuna_deadline.worker.outbox import Outbox
-from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.registration import PoolMembership
 from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang
 from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit
+from optuna_deadline.worker.warm_processes import WarmProcesses
 from optuna_deadline.worker.watchdog import Watchdog
 
 _logger = logging.getLogger("optuna_deadline")
@@ -106,7 +106,7 @@ class Agent:
         self._poll = poll
         self._gangs: dict[int, Gang] = {}
         self._plan: tuple[float, Mapping[int, int]] = (-math.inf, {})
-        self._parking = ParkedProcesses(keep_warm, any_slot=not offer.gpus)
+        self._warm = WarmProcesses(keep_warm, any_slot=not offer.gpus)
         self._slots = offer.size
         self._began_at = self._awake_at = time.monotonic()
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest readings of the plan
@@ -160,11 +160,11 @@ class Agent:
             self._lease_clock,
             hang_timeout,
             self._membership.reaches,
-            self._parking,
+            self._warm,
             self._cross_host.leader,
         )
         self._slot_health = SlotHealth(table, self.id, offer.size)
-        self._outbox = Outbox(table, self.id, self._parking, self._note_change, self._slot_health)
+        self._outbox = Outbox(table, self.id, self._warm, self._note_change, self._slot_health)
         self._replan, self._plan_outdated = replan, False
         self._table_thread = PeriodicThread("table", self._table_pass)
 
@@ -287,8 +287,8 @@ class Agent:
             self._event_loop.poll(lambda: gangs, 0.05)
 
     def _all_gangs(self) -> list[Gang]:
-        """All gangs, parked ones first: a process that is unparked sends in its new gang."""
-        return [*self._parking.gangs, *self._member.gangs, *self._gangs.values()]
+        """All gangs, warm ones first: a process that is woken sends in its new gang."""
+        return [*self._warm.gangs, *self._member.gangs, *self._gangs.values()]
 
     def _release_all(self) -> None:
         """Release all slots."""
@@ -401,7 +401,7 @@ class Agent:
                 gang.kill()
             else:
                 gang.extend_trust(self._lease_clock.trusted_until)
-        self._parking.extend_trust(self._lease_clock.trusted_until)
+        self._warm.extend_trust(self._lease_clock.trusted_until)
 
     def _reconcile(self, orders: Orders) -> None:
         wanted = {row.number: row for row in orders.trials}
@@ -418,9 +418,9 @@ class Agent:
                 # The grant's answer was lost, so no rank runs under this fence.
                 self._table.cancel_grant(self.id, row.number, row.fence)
         if self.leaving is not None or self._membership.drained or not self._may_start():
-            self._parking.clear()
+            self._warm.clear()
             return
-        self._parking.reconcile(orders.trials)
+        self._warm.reconcile(orders.trials)
         if self._event_loop.fork_server.ready:
             for row in orders.trials:
                 self._keep_leases()
@@ -455,7 +455,7 @@ class Agent:
         asked = directive_for(row, self.id, gang.size, gang.others)
         if not asked.leave:
             return gang.directive
-        return self._parking.allow_parking(asked, gang, self._gangs.values())
+        return self._warm.allow_keeping_warm(asked, gang, self._gangs.values())
 
     def _give_up_on_database(self) -> None:
         """A stopped worker does not wait for an unreachable database."""

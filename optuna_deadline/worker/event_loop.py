@@ -60,7 +60,7 @@ class EventLoop:
         """Dispatch messages; returns whether :meth:`wake` was called.
 
         The result of ``gangs`` may change in between: a rank is listed before the wait for it
-        begins, and a parked rank sends in its new gang, the last one that has it.
+        begins, and a warm rank sends in its new gang, the last one that has it.
 
         Raises:
             DeadlineError: The fork server could not load the objective.

@@ -80,7 +80,7 @@ class TrialInbox:
             "pausable": self._on_pausable,
             "report": self._on_report,
             "checkpoint": self._on_checkpoint,
-            "parked": self._on_parked,
+            "warm": self._on_warm,
             "obeys": self._on_obeys,
             "waiting": self._on_waiting,
             "leaving": self._on_leaving,
@@ -149,7 +149,7 @@ class TrialInbox:
         progress = self._gang.progress
         if progress.startup is None:
             startup = time.monotonic() - trained - self._gang.granted_at
-            progress.startup = max(0.0, startup)  # negative where a rank was parked
+            progress.startup = max(0.0, startup)  # negative where a rank was warm
         progress.start, progress.position, progress.trained = start, position, trained
         self._gang.progress_changed = True
 
@@ -258,9 +258,9 @@ class TrialInbox:
         if (seconds := self._saving.ends()) is not None:
             _logger.warning("Checkpoints can be saved again after %.0f s.", seconds)
 
-    def _on_parked(self) -> None:
-        self._gang.parked_at = time.monotonic()
-        self._gang.pending_writes.add(self._set_parked)  # after all earlier messages
+    def _on_warm(self) -> None:
+        self._gang.warm_since = time.monotonic()
+        self._gang.pending_writes.add(self._set_warm)  # after all earlier messages
 
     def _on_obeys(self) -> None:
         self._gang.acknowledged = True
@@ -268,8 +268,8 @@ class TrialInbox:
     def _on_waiting(self) -> None:
         """Nothing to do: the message itself shows that the rank is alive."""
 
-    def _set_parked(self) -> None:
-        self._gang.parked = True
+    def _set_warm(self) -> None:
+        self._gang.warm = True
 
     def _on_leaving(self, why: str) -> None:
         """Another worker of the gang leaves, so the whole gang does."""

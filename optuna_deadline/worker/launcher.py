@@ -15,9 +15,9 @@ from optuna_deadline.worker.gang_leader import GangLeader
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.outage import Outage
-from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
 from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.warm_processes import WarmProcesses
 
 
 class SegmentLauncher:
@@ -34,7 +34,7 @@ class SegmentLauncher:
         lease_clock: Until when the leases are trusted.
         hang_timeout: Seconds without a message after which ranks count as hung.
         reaches: Whether this worker can read files of an origin.
-        parking: The parked processes.
+        warm: The warm processes.
         gang_leader: Connects ranks on several hosts.
     """
 
@@ -50,7 +50,7 @@ class SegmentLauncher:
         lease_clock: LeaseClock,
         hang_timeout: float,
         reaches: Callable[[CheckpointOrigin], bool],
-        parking: ParkedProcesses,
+        warm: WarmProcesses,
         gang_leader: GangLeader,
     ) -> None:
         self._sampler = sampler
@@ -63,7 +63,7 @@ class SegmentLauncher:
         self._lease_clock = lease_clock
         self._hang_timeout = hang_timeout
         self._reaches = reaches
-        self._parking = parking
+        self._warm = warm
         self._gang_leader = gang_leader
         self._saving = Outage()
 
@@ -85,9 +85,9 @@ class SegmentLauncher:
         if len(free) < own:
             return
         # All reads come first: a failure after the grant would hold idle slots.
-        parked = self._parking.slot_for(row, free)
-        saved = self._table.checkpoints(row.number) if parked is None else []
-        if parked is None and not self._can_resume(row, saved):
+        warm = self._warm.slot_for(row, free)
+        saved = self._table.checkpoints(row.number) if warm is None else []
+        if warm is None and not self._can_resume(row, saved):
             return
         others = self._gang_leader.free_member_slots(row)
         if others is None:
@@ -98,7 +98,7 @@ class SegmentLauncher:
             return
         trained = self._table.trained_before(row.number, row.fence + 1)
         sent = time.monotonic()
-        slots = self._parking.least_missed_first(free)[:own] if parked is None else [parked]
+        slots = self._warm.least_missed_first(free)[:own] if warm is None else [warm]
         grant = self._table.acquire(self._worker_id, row.number, slots, others)
         if grant is None or time.monotonic() >= self._lease_clock.trusted_until:
             return  # this worker was frozen in between: another trial may have the slots
@@ -110,8 +110,8 @@ class SegmentLauncher:
             self._saving,
         )  # fmt: skip
         gangs[row.number] = gang
-        if parked is not None:
-            self._parking.unpark(row.number, gang)
+        if warm is not None:
+            self._warm.wake(row.number, gang)
             return
         resume = gang.resume = self._fetcher.result(row.number)
         local_ranks = self._gang_leader.open_rendezvous(gang, resume, saved)
@@ -125,8 +125,8 @@ class SegmentLauncher:
         )
 
     def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:
-        """Whether the trial's checkpoint is here, or its parked process can go on."""
-        self._parking.end(row.number)
+        """Whether the trial's checkpoint is here, or its warm process can go on."""
+        self._warm.end(row.number)
         if saved and not self._reaches(self._table.checkpoint_origins(number=row.number)[-1]):
             return False  # it was saved elsewhere since the plan; the next plan knows
         self._sweeper.scan(row.number, row.fence, saved)

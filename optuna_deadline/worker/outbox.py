@@ -15,9 +15,9 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
-from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
 from optuna_deadline.worker.slot_health import DEVICE_ERRORS, START_ERRORS, SlotHealth
+from optuna_deadline.worker.warm_processes import WarmProcesses
 
 #: A trial fails once its ranks died this often without a new checkpoint; before that it resumes.
 MAX_DEATHS = 3
@@ -191,7 +191,7 @@ class Outbox:
     Args:
         table: The allocation table.
         worker_id: The worker.
-        parking: Keeps processes that stay.
+        warm: Keeps processes that stay.
         replan: Called after events that the planner should read.
         health: Judges the slots.
 
@@ -203,14 +203,14 @@ class Outbox:
         self,
         table: AllocationTable,
         worker_id: str,
-        parking: ParkedProcesses,
+        warm: WarmProcesses,
         replan: Callable[[], None],
         health: SlotHealth,
     ) -> None:
         self._table = table
         self._health = health
         self._worker_id = worker_id
-        self._parking = parking
+        self._warm = warm
         self._replan = replan
         self.slowest_stop = 0.3
 
@@ -222,17 +222,17 @@ class Outbox:
             leaving: Whether its worker was asked to leave.
 
         Returns:
-            Whether all is written: the gang has exited or is parked, and holds nothing.
+            Whether all is written: the gang has exited or is warm, and holds nothing.
         """
         # Before the write: a message that arrives before the pipe closes is not written yet.
         closed = all(rank.closed for rank in gang.ranks)
         try:
             self._write_backlog(gang)
-            due = gang.parked or time.monotonic() >= gang.progress_due
+            due = gang.warm or time.monotonic() >= gang.progress_due
             if gang.progress_changed and due and not gang.exited:
                 self._write_progress(gang)
-            if gang.parked and not gang.exited and not gang.lost:
-                self._park(gang)
+            if gang.warm and not gang.exited and not gang.lost:
+                self._keep_warm(gang)
                 return True
         except LeaseLost:
             gang.lost = True
@@ -265,14 +265,14 @@ class Outbox:
         now = time.monotonic()
         gang.progress_due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
 
-    def _park(self, gang: Gang) -> None:
-        """Release the slot of a process that parks; repeated after a database error."""
+    def _keep_warm(self, gang: Gang) -> None:
+        """Release the slot of a process that stays warm; repeated after a database error."""
         self._measure_stop(gang)
         if not self._table.release(
-            self._worker_id, gang.grant, "paused", ended="park", stop=gang.stop_seconds, stays=True
+            self._worker_id, gang.grant, "paused", ended="warm", stop=gang.stop_seconds, stays=True
         ):
             raise LeaseLost(f"Trial {gang.number} belongs to another worker.")
-        self._parking.park(gang)
+        self._warm.keep_warm(gang)
         self._replan()
 
     def _finish(self, gang: Gang, leaving: bool) -> None:

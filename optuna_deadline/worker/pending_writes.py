@@ -11,7 +11,7 @@ The order that correctness needs:
    that checkpoint never repeats those steps.
 3. Checkpoints are committed in their order, and all of them before the segment's release: the
    table accepts none from a segment that is over.
-4. Requests, and the note that a process is parked, are written after all earlier messages.
+4. Requests, and the note that a process is warm, are written after all earlier messages.
 
 Reports never overtake the checkpoints among them: a worker that dies between two writes would
 leave steps in the table that are then trained again. A failed write is repeated as a whole, so

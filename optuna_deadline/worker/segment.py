@@ -131,8 +131,8 @@ class Gang:
     unplanned: tuple[int, float] | None = None
     resume: Path | None = None  #: the checkpoint that its ranks resume from, or are about to read
     saved: bool = False  #: whether the table has a checkpoint of this segment
-    parked: bool = False  #: whether its process is parked
-    parked_at: float | None = None  #: when it parked
+    warm: bool = False  #: whether its process is warm
+    warm_since: float | None = None  #: when it warm
     #: when it disconnected ranks on other hosts, which may not know yet
     disconnected_at: float | None = None
     without_members: bool = False  #: whether it no longer has slots of other workers
@@ -179,8 +179,8 @@ class Gang:
     @property
     def left_at(self) -> float:
         """When the last rank left its slot, even if that was written later."""
-        if self.parked_at is not None:
-            return self.parked_at
+        if self.warm_since is not None:
+            return self.warm_since
         return min(time.monotonic(), max(rank.closed_at for rank in self.ranks))
 
     @property
@@ -270,11 +270,11 @@ class Gang:
         with self.lock:
             self.ranks.append(rank)
 
-    def add_parked_rank(self, rank: Rank) -> None:
-        """Add a parked process, which goes on as this segment's rank."""
+    def add_warm_rank(self, rank: Rank) -> None:
+        """Add a warm process, which goes on as this segment's rank."""
         with self.lock:
             self.ranks.append(rank)
-            rank.send(("unpark", self.grant.fence, self.grant.devices))
+            rank.send(("wake", self.grant.fence, self.grant.devices))
             if self.directive is not KEEP:
                 rank.send(("directive", self.directive))
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from optuna_deadline_torch import parked_memory
-from optuna_deadline_torch.parked_memory import (
+from optuna_deadline_torch import warm_memory
+from optuna_deadline_torch.warm_memory import (
     DeviceMemory,
     TrainingObjects,
     frame_locals,
@@ -21,7 +21,7 @@ from optuna_deadline_torch.parked_memory import (
 from torch import nn
 
 pytestmark = [
-    pytest.mark.slow_names(r"^test_parked_between_two_steps.*\[(?!adam\]|sgd|momentum)"),
+    pytest.mark.slow_names(r"^test_warm_between_two_steps.*\[(?!adam\]|sgd|momentum)"),
     pytest.mark.nightly_but(r"lbfgs|fused"),
 ]
 
@@ -93,29 +93,29 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_parked_between_two_steps_the_next_ones_are_as_without(name: str, tmp_path: Path) -> None:
-    unparked, parked = Training(OPTIMIZERS[name]), Training(OPTIMIZERS[name])
+def test_warm_between_two_steps_the_next_ones_are_as_without(name: str, tmp_path: Path) -> None:
+    woken, warm = Training(OPTIMIZERS[name]), Training(OPTIMIZERS[name])
     for number in range(6):
-        unparked.step(number)
-        parked.step(number)
-        before = parked.state()
-        kept = DeviceMemory([parked.model, parked.optimizer], given_up=nowhere_else)
-        state = [parked.model.state_dict(), parked.optimizer.state_dict()]
+        woken.step(number)
+        warm.step(number)
+        before = warm.state()
+        kept = DeviceMemory([warm.model, warm.optimizer], given_up=nowhere_else)
+        state = [warm.model.state_dict(), warm.optimizer.state_dict()]
         size = kept.bytes
         kept.offload()
-        held = [one for one in tensors([parked.model, parked.optimizer])]
+        held = [one for one in tensors([warm.model, warm.optimizer])]
         assert len(held) > 7 and not any(one.untyped_storage().nbytes() for one in held)
-        assert kept.bytes == size > sum(p.nbytes for p in parked.model.parameters())
+        assert kept.bytes == size > sum(p.nbytes for p in warm.model.parameters())
         torch.save(kept.readable(state), tmp_path / "durable.pt")
         kept.restore()
-        assert same(parked.state(), before)
+        assert same(warm.state(), before)
         assert same(torch.load(tmp_path / "durable.pt", weights_only=True), before)
-    assert same(parked.state(), unparked.state())
-    assert parked.again.weight is parked.head.weight
+    assert same(warm.state(), woken.state())
+    assert warm.again.weight is warm.head.weight
 
 
 def test_sparse_gradients_stay_where_they_are_and_their_optimizer_goes_on() -> None:
-    def trained(park: bool) -> Any:
+    def trained(keep_warm: bool) -> Any:
         torch.manual_seed(1)
         table = nn.Embedding(20, 4, sparse=True)
         optimizer = torch.optim.SparseAdam(table.parameters(), 0.1)
@@ -123,7 +123,7 @@ def test_sparse_gradients_stay_where_they_are_and_their_optimizer_goes_on() -> N
             optimizer.zero_grad()
             table(torch.tensor([number, number + 3])).pow(2).sum().backward()
             optimizer.step()
-            if park:
+            if keep_warm:
                 kept = DeviceMemory([table, optimizer], given_up=nowhere_else)
                 state = kept.readable
                 kept.offload()
@@ -162,28 +162,28 @@ def test_views_and_what_hooks_name_go_along() -> None:
             self.told: list[str] = []
             self._mine = torch.full((5,), 2.0)
 
-        def on_park(self) -> list[torch.Tensor]:
-            self.told.append("park")
+        def on_keep_warm(self) -> list[torch.Tensor]:
+            self.told.append("warm")
             return hidden
 
-        def on_unpark(self) -> None:
-            self.told.append("unpark")
+        def on_wake(self) -> None:
+            self.told.append("wake")
 
     hidden = [torch.ones(3)]
     model = Model()
     view = model.history["means"][0][2:4]
     holdings = TrainingObjects([model])
-    parked_memory.is_device_memory, before = nowhere_else, parked_memory.is_device_memory
+    warm_memory.is_device_memory, before = nowhere_else, warm_memory.is_device_memory
     try:
         kept = holdings.memory()
     finally:
-        parked_memory.is_device_memory = before
+        warm_memory.is_device_memory = before
     kept.offload()
     empty = [model.layer.weight, view, hidden[0], model._mine]
     assert not any(one.untyped_storage().nbytes() for one in empty)
     kept.restore()
     holdings.after_restore()
-    assert model.told == ["park", "unpark"]
+    assert model.told == ["warm", "wake"]
     assert view.tolist() == [2.0, 3.0] and hidden[0].tolist() == [1.0] * 3
 
 
@@ -219,7 +219,7 @@ def test_where_the_host_has_no_room_it_is_said_before(
 ) -> None:
     model = nn.Linear(1024, 1024)
     told = tmp_path / "meminfo"
-    monkeypatch.setattr(parked_memory, "_MEMINFO", told)
+    monkeypatch.setattr(warm_memory, "_MEMINFO", told)
     kept = DeviceMemory([model], given_up=nowhere_else)
     told.write_text("MemTotal:  40000 kB\nMemAvailable:  9000 kB\n")
     assert kept.fits()  # 4 MB of 9 leaves more than a tenth of 40

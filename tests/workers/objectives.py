@@ -276,7 +276,7 @@ def parenting(trial: Any) -> float:
 
 
 def staying(trial: Any) -> float:
-    """Too long to finish; it parks where it may, and says in which process each step was made."""
+    """Too long to finish; stays warm where it may, and says in which process a step was made."""
     segment = optuna_deadline.segment(trial)
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
     asked: list[bool] = []
@@ -289,9 +289,9 @@ def staying(trial: Any) -> float:
         directive = segment.directive()
         if directive.leave:
             segment.save(_writer(trial.number, step), step=step, value=step)
-            if not directive.park:
+            if not directive.keep_warm:
                 segment.leave(directive)
-            segment.park(lambda: bool(asked))
+            segment.keep_warm(lambda: bool(asked))
     return 0.0
 
 

@@ -34,9 +34,9 @@ def test_whichever_way_the_objective_asks(tmp_path: Path, world_size: int, quest
     asked()
     assert told == ["obeys"]
     link.next_segment = lambda asked_to_go: (2, ())
-    segment.park()
+    segment.keep_warm()
     asked()
-    assert told == ["obeys", "parked", "obeys"], "the next segment has an end of its own"
+    assert told == ["obeys", "warm", "obeys"], "the next segment has an end of its own"
 
 
 def test_an_objective_that_reports_without_its_segment_cannot_be_paused(tmp_path: Path) -> None:

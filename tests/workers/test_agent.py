@@ -65,7 +65,7 @@ def test_a_trial_pauses_and_goes_on_in_a_new_segment(hand: Hand) -> None:
     hand.plan(number, "pause", 0)
     hand.turn()
     [directive] = hand.directives(number)
-    assert (directive.kind.value, directive.park) == ("pause", True)
+    assert (directive.kind.value, directive.keep_warm) == ("pause", True)
     hand.end(number, "left", "pause")
     hand.turn()
     assert hand.state() == ("paused", "pause")
@@ -97,18 +97,18 @@ def test_a_trial_that_was_stopped_is_retired(hand: Hand) -> None:
     assert hand.state() == ("retired", "stop")
 
 
-def test_a_parked_process_goes_on_without_another_fork(hand: Hand) -> None:
+def test_a_warm_process_goes_on_without_another_fork(hand: Hand) -> None:
     number = hand.started()
     hand.plan(number, "pause", 0)
     hand.turn()
-    hand.say(number, "parked")
+    hand.say(number, "warm")
     hand.turn()
-    assert hand.state() == ("paused", "park")
+    assert hand.state() == ("paused", "warm")
     assert len(hand.table.free_slots(hand.agent.id)) == 2
     hand.heard(number)
     hand.plan(number)
     hand.turn()
-    assert [message[:2] for message in hand.heard(number)] == [("unpark", 2)]
+    assert [message[:2] for message in hand.heard(number)] == [("wake", 2)]
     assert len(hand.fork_server.ranks) == 1
     hand.say(number, "report", value=0.5, step=3, trained=1.0)
     hand.end(number, "result", 0.5)
@@ -116,11 +116,11 @@ def test_a_parked_process_goes_on_without_another_fork(hand: Hand) -> None:
     assert hand.steps() == [3] and hand.state() == ("complete", "complete")
 
 
-def test_a_parked_process_that_dies_is_replaced_by_a_fork(hand: Hand) -> None:
+def test_a_warm_process_that_dies_is_replaced_by_a_fork(hand: Hand) -> None:
     number = hand.started()
     hand.plan(number, "pause", 0)
     hand.turn()
-    hand.say(number, "parked")
+    hand.say(number, "warm")
     hand.turn()
     hand.end(number, code=-9)
     hand.turn()
@@ -327,7 +327,7 @@ _VALUES = st.recursive(
 )  # fmt: skip
 _FACTS = ("start", "position", "trained", "last_step", "batch", "pausable", "slots", "reason",
           "value", "step", "path", "size", "checksum", "why", "name")  # fmt: skip
-_TOLD = ("progress", "horizon", "even", "limit", "pausable", "report", "checkpoint", "parked",
+_TOLD = ("progress", "horizon", "even", "limit", "pausable", "report", "checkpoint", "warm",
          "obeys", "waiting", "leaving", "unsaved", "regime", "unknown")  # fmt: skip
 _MESSAGES = (
     st.tuples(st.just("tell"), st.sampled_from(_TOLD),

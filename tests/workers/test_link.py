@@ -102,7 +102,7 @@ def follower(raw: Channel, leader: Channel) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [("trust", 1e9), ("pass on", "leaving", {"why": "x"}), ("unpark", 7, ())]
+    "message", [("trust", 1e9), ("pass on", "leaving", {"why": "x"}), ("wake", 7, ())]
 )
 def test_a_leader_on_another_host_does_not_stand_in_for_the_worker(message: Any) -> None:
     (ours, theirs), (leader, of_rank) = channel_pair(), channel_pair()

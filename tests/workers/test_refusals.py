@@ -12,10 +12,10 @@ import pytest
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.worker.outbox import Outbox, decide_outcome
-from optuna_deadline.worker.parking import ParkedProcesses
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang, SegmentOutcome
 from optuna_deadline.worker.slot_health import SlotHealth
+from optuna_deadline.worker.warm_processes import WarmProcesses
 
 CRASH = ("error", ("ValueError: no", "Traceback"))
 
@@ -127,7 +127,7 @@ def test_the_limit_is_on_the_table_before_the_slots_are_free(
     )
     replanned: list[bool] = []
     writing = Outbox(
-        table, "me", cast(ParkedProcesses, None), lambda: replanned.append(True),
+        table, "me", cast(WarmProcesses, None), lambda: replanned.append(True),
         SlotHealth(table, "me", 2),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING, "optuna_deadline"):

@@ -214,7 +214,7 @@ class Leases(ElectedRoles):
 
         Slots of members stay with them until they release them.
 
-        If the process ``stays`` parked and the plan still has the trial paused, the plan names
+        If the process ``stays`` warm and the plan still has the trial paused, the plan names
         this worker: orders contain the trial until it is wanted elsewhere or ends.
 
         Args:
@@ -225,7 +225,7 @@ class Leases(ElectedRoles):
             value: The value for Optuna of a complete trial.
             stop: Seconds from the directive to the last rank's exit.
             failures: How many times the trial has died so far.
-            stays: Whether its process is parked with the worker, which should resume it.
+            stays: Whether its process is warm with the worker, which should resume it.
 
         Returns:
             False if this worker no longer owns the trial under this fence; then nothing changes,

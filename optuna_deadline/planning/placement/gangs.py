@@ -81,7 +81,7 @@ def assign_workers(
 ) -> list[Assignment]:
     """Assign each order to workers.
 
-    A trial stays where it is if it fits there. A parked trial returns to its worker while that has
+    A trial stays where it is if it fits there. A warm trial returns to its worker while that has
     enough free slots. Other trials go where they fit tightest. If no worker can hold a gang, it is
     spread over several if these may share one and that pays; otherwise it gets as many slots as
     fit, and pauses if none do. A spread gang moves to one worker once that has enough free slots
@@ -122,9 +122,9 @@ def assign_workers(
                 movers.append((number, order))
         for number, order in movers:
             row = current.get(number)
-            parked = row.worker if row is not None and row.mode == "pause" else None
+            warm = row.worker if row is not None and row.mode == "pause" else None
             assignments[number] = _assign_new_worker(
-                number, order, free, bindings.get(number), parked, spread, whole=runs is pinned
+                number, order, free, bindings.get(number), warm, spread, whole=runs is pinned
             )
     for number, placed in list(assignments.items()):
         if placed.others:
@@ -171,7 +171,7 @@ def _assign_new_worker(
     order: Run,
     free: FreeSlots,
     bound: HostBinding | None,
-    parked: str | None,
+    warm: str | None,
     spread: SpreadRules,
     *,
     whole: bool,
@@ -189,11 +189,11 @@ def _assign_new_worker(
         )
         if bound is not None and free.largest() > room:
             words = bound.reason
-        return Assignment(number, "pause", parked, 0, words)
+        return Assignment(number, "pause", warm, 0, words)
     size = min(order.slots, room)
     # The tightest fit leaves the larger gaps for gangs.
-    at_home = parked is not None and (among is None or parked in among)
-    worker = parked if at_home and free.get(parked or "", 0) >= size else None
+    at_home = warm is not None and (among is None or warm in among)
+    worker = warm if at_home and free.get(warm or "", 0) >= size else None
     worker = worker or free.tightest(size, among)
     assert worker is not None
     return _take(number, order, ((worker, size),), free)

@@ -210,7 +210,7 @@ class LeaseSuite:
         assert (segment.outcome, segment.slots, segment.stop) == ("complete", 2, 0.1)
         assert segment.ended == world.time and table.segments(world.time + 1) == []
 
-    def test_a_parked_trial_is_paused_and_its_worker_named_unless_it_is_wanted_elsewhere(
+    def test_a_warm_trial_is_paused_and_its_worker_named_unless_it_is_wanted_elsewhere(
         self, world: AllocationWorld
     ) -> None:
         world.join("a", cpus=1)
@@ -220,7 +220,7 @@ class LeaseSuite:
         term = table.elect_planner("planner")
         assert term is not None
         table.write_plan("planner", term, [Assignment(grant.number, "pause", None, 0, "rest")])
-        assert table.release("a", grant, "paused", ended="park", stays=True)
+        assert table.release("a", grant, "paused", ended="warm", stays=True)
         [planned] = table.orders("a").trials
         assert (planned.state, planned.mode, planned.worker, planned.owner) == (
             "paused",
@@ -235,7 +235,7 @@ class LeaseSuite:
         again = table.acquire("b", grant.number, table.free_slots("b"))
         assert again is not None and again.fence == grant.fence + 1
         table.write_plan("planner", term, [Assignment(grant.number, "run", "a", 1, "back")])
-        assert table.release("b", again, "paused", ended="park", stays=True)
+        assert table.release("b", again, "paused", ended="warm", stays=True)
         assert [planned.worker for planned in table.trials()] == ["a"]
 
     def test_orders_name_what_a_worker_has_and_what_it_shall_have(

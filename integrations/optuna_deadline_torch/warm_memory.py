@@ -1,11 +1,11 @@
-"""Frees the device memory of a parked trial's tensors, and restores it.
+"""Frees the device memory of a warm trial's tensors, and restores it.
 
 Whole storages are emptied in place: copied to the host, then resized to 0, as FSDP does with its
 parameters. Every tensor, view and alias stays the same object, so references stay valid. A tensor
 that is missed here keeps its device memory and its value.
 
-``on_park`` of an object, if it has one, is called before, and may return further tensors to move;
-``on_unpark`` is called when all tensors are back.
+``on_keep_warm`` of an object, if it has one, is called before, and may return further tensors to
+move; ``on_wake`` is called when all tensors are back.
 """
 
 from __future__ import annotations
@@ -201,11 +201,15 @@ class TrainingObjects:
 
     def memory(self) -> DeviceMemory:
         """All that is on the device now."""
-        more = [on_park() for one in self._objects if (on_park := getattr(one, "on_park", None))]
+        more = [
+            on_keep_warm()
+            for one in self._objects
+            if (on_keep_warm := getattr(one, "on_keep_warm", None))
+        ]
         return DeviceMemory([*self._objects, *more, *frame_locals()], beyond=self._beyond)
 
     def after_restore(self) -> None:
         """Call the hooks once everything is on the device again."""
         for one in self._objects:
-            if (on_park := getattr(one, "on_unpark", None)) is not None:
-                on_park()
+            if (on_keep_warm := getattr(one, "on_wake", None)) is not None:
+                on_keep_warm()

@@ -14,53 +14,55 @@ from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.worker.segment import Gang
 
-#: Seconds without a message after which a parked process is ended; it sends one every five.
+#: Seconds without a message after which a warm process is ended; it sends one every five.
 _SILENCE_SECONDS = 60.0
 
 
-class ParkedProcesses:
-    """The parked processes of one worker.
+class WarmProcesses:
+    """The warm processes of one worker.
 
     Args:
-        max_parked: The most parked processes.
+        max_warm: The most warm processes.
         any_slot: Whether a process can go on with any slot (CPU shares) or only with its former
             one.
     """
 
-    def __init__(self, max_parked: int, *, any_slot: bool) -> None:
-        self._max_parked = max_parked
+    def __init__(self, max_warm: int, *, any_slot: bool) -> None:
+        self._max_warm = max_warm
         self._any_slot = any_slot
-        self._parked: dict[int, Gang] = {}  # by trial number
+        self._kept: dict[int, Gang] = {}  # by trial number
         self._ending: list[Gang] = []
 
     @property
     def gangs(self) -> list[Gang]:
         """All gangs with living processes, including those that are being ended."""
-        return [*self._ending, *self._parked.values()]
+        return [*self._ending, *self._kept.values()]
 
-    def allow_parking(self, directive: Directive, gang: Gang, others: Iterable[Gang]) -> Directive:
+    def allow_keeping_warm(
+        self, directive: Directive, gang: Gang, others: Iterable[Gang]
+    ) -> Directive:
         """Allow the process to stay, if there is room for another one."""
         if directive.kind is not Kind.PAUSE or gang.size != 1:
             return directive
-        coming = sum(1 for other in others if other is not gang and other.directive.park)
-        return replace(directive, park=len(self._parked) + coming < self._max_parked)
+        coming = sum(1 for other in others if other is not gang and other.directive.keep_warm)
+        return replace(directive, keep_warm=len(self._kept) + coming < self._max_warm)
 
-    def park(self, gang: Gang) -> None:
+    def keep_warm(self, gang: Gang) -> None:
         """Keep a process whose slot was released."""
-        self._parked[gang.number] = gang
+        self._kept[gang.number] = gang
 
     def reconcile(self, rows: Collection[PlannedTrial]) -> None:
         """End processes that the plan has retired or moved, and forget dead ones."""
         wanted = {(row.number, row.fence) for row in rows if row.owner is None}
-        for number, gang in list(self._parked.items()):
+        for number, gang in list(self._kept.items()):
             if (number, gang.grant.fence) not in wanted or _has_ended(gang) or _is_silent(gang):
                 self.end(number)
         for gang in [gang for gang in self._ending if gang.exited]:
             self._ending.remove(gang)
 
     def slot_for(self, row: PlannedTrial, free: Collection[int]) -> int | None:
-        """The free slot on which a trial's parked process can go on; None if there is none."""
-        gang = self._parked.get(row.number)
+        """The free slot on which a trial's warm process can go on; None if there is none."""
+        gang = self._kept.get(row.number)
         if gang is None or _has_ended(gang) or (row.slots, row.fence) != (1, gang.grant.fence):
             return None
         had = gang.grant.slots[0][0]
@@ -69,28 +71,28 @@ class ParkedProcesses:
         return min(free, default=None) if self._any_slot else None
 
     def least_missed_first(self, free: Collection[int]) -> list[int]:
-        """Free slots, first those that no parked process needs."""
-        missed = {gang.grant.slots[0][0] for gang in self._parked.values()}
+        """Free slots, first those that no warm process needs."""
+        missed = {gang.grant.slots[0][0] for gang in self._kept.values()}
         return sorted(free, key=lambda slot: (slot in missed, slot))
 
-    def unpark(self, number: int, gang: Gang) -> None:
-        """Let a parked process go on as the rank of a new segment that is already listed."""
-        [rank] = self._parked[number].ranks
-        gang.add_parked_rank(rank)
-        del self._parked[number]
+    def wake(self, number: int, gang: Gang) -> None:
+        """Let a warm process go on as the rank of a new segment that is already listed."""
+        [rank] = self._kept[number].ranks
+        gang.add_warm_rank(rank)
+        del self._kept[number]
 
     def end(self, number: int) -> None:
-        """End a trial's parked process, if there is one."""
-        gang = self._parked.get(number)
+        """End a trial's warm process, if there is one."""
+        gang = self._kept.get(number)
         if gang is not None:
             gang.lost = True  # its messages no longer count
             self._ending.append(gang)
-            del self._parked[number]
+            del self._kept[number]
             gang.kill()
 
     def clear(self) -> None:
         """End all of them."""
-        for number in list(self._parked):
+        for number in list(self._kept):
             self.end(number)
 
     def extend_trust(self, until: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from optuna_deadline_lightning import DeadlineCallback
-from optuna_deadline_torch import ElasticLoop, parked_memory
+from optuna_deadline_torch import ElasticLoop, warm_memory
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -31,12 +31,12 @@ def note(trial: int, fence: int, step: int, what: str = "step") -> None:
 
 
 class Net(pl.LightningModule):
-    """Has dropout, batch norm, an average of its own, and is told when it is parked."""
+    """Has dropout, batch norm, an average of its own, and is told when it is warm."""
 
     def __init__(self, trial: Any) -> None:
         super().__init__()
         # in the ranks alone, which build networks
-        parked_memory.is_device_memory = lambda device: True
+        warm_memory.is_device_memory = lambda device: True
         torch.manual_seed(3)
         self.body = nn.Sequential(
             nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.3), nn.Linear(12, 2)
@@ -44,13 +44,13 @@ class Net(pl.LightningModule):
         self.average = [part.detach().clone() for part in self.body.parameters()]
         self.deadline_trial = trial
 
-    def on_park(self) -> None:
-        self.write_progress("park")
+    def on_keep_warm(self) -> None:
+        self.write_progress("warm")
         for part in self.average:
             assert part.untyped_storage().nbytes()
 
-    def on_unpark(self) -> None:
-        self.write_progress("unpark")
+    def on_wake(self) -> None:
+        self.write_progress("wake")
         for part in self.average:
             assert part.untyped_storage().nbytes()
 

@@ -53,11 +53,11 @@ def none_lost_and_none_repeated(log: Path, number: int = 0) -> None:
     assert made == list(range(len(made)))
 
 
-def parked(table: AllocationTable, number: int = 0) -> bool:
-    """Whether a trial's slot is free and its newest segment ended by parking."""
+def warm(table: AllocationTable, number: int = 0) -> bool:
+    """Whether a trial's slot is free and its process is warm."""
     rows = [row for row in table.segments() if row.number == number]
     line = next(line for line in table.trials() if line.number == number)
-    return (line.state, line.owner) == ("paused", None) and rows[-1].outcome == "park"
+    return (line.state, line.owner) == ("paused", None) and rows[-1].outcome == "warm"
 
 
 def begin(
@@ -68,13 +68,13 @@ def begin(
     n_trials: int = 1,
     **job: object,
 ) -> tuple[AllocationTable, WorkerProcess, int]:
-    """A worker that may park, one trial that is parked, and the trial's process."""
+    """A worker that may keep a trial warm, one trial that is warm, and the trial's process."""
     agree(study, "10m", Given("fifo", {"n_trials": n_trials}))
     table = table_of(study)
-    worker = start_worker(url, "staying", RANK_LOG=str(log), **{"park": 1, **job})
+    worker = start_worker(url, "staying", RANK_LOG=str(log), **{"keep_warm": 1, **job})
     wait_until(lambda: len(steps(log)) > 5)
     ask("steer 0 --pause --study study", url)
-    wait_until(lambda: parked(table))
+    wait_until(lambda: warm(table))
     pid = steps(log)[-1].pid
     assert running(pid)
     if n_trials == 1:
@@ -88,15 +88,15 @@ def test_it_comes_back_in_the_same_process_without_losing_or_repeating_a_step(
     table, worker, pid = begin(study, storage_url, start_worker, log)
     for fence in (2, 3, 4):
         [saved] = table.checkpoints(0)[:1]
-        assert saved.step == steps(log)[-1].step  # all of it is durable while it is parked
+        assert saved.step == steps(log)[-1].step  # all of it is durable while it is warm
         ask("steer 0 --resume --study study", storage_url)
         wait_until(lambda fence=fence: steps(log)[-1].fence == fence)
         wait_until(lambda fence=fence: sum(s.fence == fence for s in steps(log)) > 4)
         ask("steer 0 --pause --study study", storage_url)
-        wait_until(lambda: parked(table))
+        wait_until(lambda: warm(table))
     assert {step.pid for step in steps(log)} == {pid}
     none_lost_and_none_repeated(log)
-    assert [row.outcome for row in table.segments()] == ["park"] * 4
+    assert [row.outcome for row in table.segments()] == ["warm"] * 4
     later = [row.startup for row in table.segments()[1:]]
     assert all(startup is not None and startup < 2.0 for startup in later)
     end_within(table, 2)
@@ -119,7 +119,7 @@ def test_whoever_ends_it_it_goes_on_from_its_checkpoint(
     assert table.trials()[0].failures == 0
 
 
-def test_a_process_frozen_while_it_is_parked_dies_with_its_worker(
+def test_a_process_frozen_while_it_is_warm_dies_with_its_worker(
     sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path
 ) -> None:
     _, worker, pid = begin(sqlite_study, sqlite_url, start_worker, log)
@@ -145,7 +145,7 @@ def test_it_does_not_outlive_its_worker_and_goes_on_with_another(
 def test_wanted_by_another_worker_it_goes_there_and_its_process_ends(
     study: optuna.Study, storage_url: str, start_worker: Start, log: Path
 ) -> None:
-    """While it is parked another trial has the slot; a second worker brings one more."""
+    """While it is warm another trial has the slot; a second worker brings one more."""
     _, first, pid = begin(study, storage_url, start_worker, log, n_trials=2)
     wait_until(lambda: len(steps(log, 1)) > 3)
     ask("steer 0 --resume --study study", storage_url)
@@ -176,7 +176,7 @@ def test_no_more_wait_than_may_and_none_after_the_deadline(
     wait_until(lambda: len(steps(log, 1)) > 3)
     ask("steer 1 --pause --study study", sqlite_url)
     wait_until(lambda: next(line for line in table.trials() if line.number == 1).state == "paused")
-    assert [row.outcome for row in table.segments()] == ["park", "pause"]
+    assert [row.outcome for row in table.segments()] == ["warm", "pause"]
     assert running(pid) and not running(steps(log, 1)[-1].pid)
     end_within(table, 2)
     assert worker.wait(60) == 0
