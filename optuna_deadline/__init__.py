@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from optuna_deadline._out_of_time import out_of_time, time_left
     from optuna_deadline.callbacks import DeadlineGate
     from optuna_deadline.elastic import Result, extend, run
+    from optuna_deadline.history.forecast import Forecast
     from optuna_deadline.options import WorkerOptions
     from optuna_deadline.pruners import DeadlinePruner, deadline_report
     from optuna_deadline.resumable import resumable
     from optuna_deadline.samplers import DeadlineSampler
     from optuna_deadline.scenarios.api import forecast, what_if
+    from optuna_deadline.scenarios.comparison import WhatIf
     from optuna_deadline.segments import Segment, SegmentEnd, segment
     from optuna_deadline.study.best import best
     from optuna_deadline.values.prices import Price
@@ -28,6 +30,8 @@ else:
     _HOMES = {
         "best": "study.best",
         "forecast": "scenarios.api",
+        "Forecast": "history.forecast",
+        "WhatIf": "scenarios.comparison",
         "what_if": "scenarios.api",
         "out_of_time": "_out_of_time",
         "time_left": "_out_of_time",
@@ -71,7 +75,9 @@ __all__ = [
     "Result",
     "best",
     "forecast",
+    "Forecast",
     "what_if",
+    "WhatIf",
     "out_of_time",
     "time_left",
     "run",

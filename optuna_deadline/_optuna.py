@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+from optuna._experimental import experimental_func
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
 from optuna.samplers._brute_force import _TreeNode
 from optuna.storages import BaseStorage, RDBStorage
@@ -20,6 +21,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 __all__ = [
+    "experimental_func",  # marks what may change
     "TrialIntermediateValueModel",  # many reports are stored by one statement
     "TrialModel",
     "is_heartbeat_enabled",  # dead trials of other hosts are recognised by it

@@ -8,6 +8,19 @@ from contextlib import contextmanager
 _commanded = False
 
 
+__all__ = [
+    "DatabaseGone",
+    "DeadlineConflict",
+    "DeadlineError",
+    "DeadlinePassed",
+    "LeaseLost",
+    "SchemaMismatch",
+    "SlotTaken",
+    "StudyGone",
+    "UnsupportedStorage",
+]
+
+
 class DeadlineError(ValueError):
     """A request that cannot be carried out; the message says what to do instead."""
 

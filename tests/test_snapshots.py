@@ -21,8 +21,10 @@ ROOT = Path(__file__).parents[1]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PUBLIC = (
     "optuna_deadline",
+    "optuna_deadline.errors",
     "optuna_deadline.policies",
     "optuna_deadline.simulation",
+    "optuna_deadline.testing.policies",
     "optuna_deadline.visualization",
     "optuna_deadline_torch",
     "optuna_deadline_lightning",

@@ -1,7 +1,7 @@
 """Checks that need CUDA, on one real GPU, in at most eight minutes.
 
-They cover the GPUs that a worker offers, the time in which ranks join, trials that take turns, kept
-warm or not, and a ResNet-18 on generated images under four policies with a deadline. The
+They cover the GPUs that a worker offers, the time in which ranks join, trials that take turns,
+kept warm or not, and a ResNet-18 on generated images under four policies with a deadline. The
 exit code is 3 without CUDA and 1 if a check fails. With --device cpu everything runs on CPU slots,
 which tests this script only.
 """

@@ -31,7 +31,6 @@ from optuna_deadline_ray.nodes import (
 
 _LEFT_ALONE = 60.0  # seconds after the deadline
 _LOOK = 0.5  # seconds between two polls of the cluster
-_DEFAULT = WorkerOptions()
 _ASK_AGAIN = 30.0  # seconds: Ray's autoscaler may have been restarted
 
 
@@ -49,7 +48,7 @@ def launch(
     checkpoints: str | Path | None = None,
     n_trials: int | None = None,
     address: str | None = None,
-    worker: WorkerOptions = _DEFAULT,
+    worker: WorkerOptions = WorkerOptions(),
 ) -> Result:
     """Tune on a Ray cluster until the deadline.
 

@@ -26,8 +26,6 @@ from optuna_deadline.values.budgets import BudgetLike
 from optuna_deadline.values.deadlines import DeadlineLike
 from optuna_deadline.values.prices import PriceLike
 
-_DEFAULT = WorkerOptions()
-
 
 def run(
     study: Study,
@@ -41,7 +39,7 @@ def run(
     price: PriceLike | None = None,
     checkpoints: str | Path | None = None,
     n_trials: int | None = None,
-    worker: WorkerOptions = _DEFAULT,
+    worker: WorkerOptions = WorkerOptions(),
 ) -> Result:
     """Tune until the deadline with trials that pause, resume and change their slots.
 

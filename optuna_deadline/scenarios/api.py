@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from optuna.study import Study
 
+from optuna_deadline._optuna import experimental_func
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
@@ -46,6 +47,7 @@ def forecast(
     return look_ahead(history)
 
 
+@experimental_func("0.1.0")
 def what_if(
     study: Study,
     *,

@@ -54,6 +54,9 @@ _BATCH = st.sampled_from([None, 2, 3, 6, 64])
 _STEP_SECONDS = st.sampled_from([None, 0.5, 3.0])
 
 
+__all__ = ["PolicyTestCase"]
+
+
 @st.composite
 def trial_views(draw: st.DrawFn, number: int) -> TrialView:
     """Trials in any state, including diverged ones and ones without a report."""
