@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -24,13 +23,13 @@ from optuna_deadline.simulation.comparison import (
     Case,
     PolicyRow,
     collect_seldom,
+    read_deadline,
     run_all,
     summarise,
 )
 from optuna_deadline.simulation.tables import choose, load_speedups
 from optuna_deadline.simulation.workload import FAMILIES
 from optuna_deadline.study import policy_choice
-from optuna_deadline.values.deadlines import parse_duration
 
 T = TypeVar("T")
 
@@ -85,7 +84,7 @@ def simulate(
         policy_choice.make(name, {})
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise DeadlineError(f"There is no folder {json_file.parent}; create it first.")
-    seconds, relative = _read_deadline(deadline)
+    seconds, relative = read_deadline(deadline)
     cluster = Cluster(slots=slots, speedup=_read_scaling(scaling, data))
     families = choose(family or [], data)
     cases = [
@@ -145,15 +144,6 @@ def _read_scaling(name: str, data: Path | None) -> Speedup:
     there = ", ".join([*_SPEEDUPS, *recorded])
     hint = "" if data is not None else "; --data DIR may bring more"
     raise DeadlineError(f"There is no scaling {name!r}; there are {there}{hint}.")
-
-
-def _read_deadline(text: str) -> tuple[float, bool]:
-    """Parse a deadline: seconds and False, or whole trainings and True."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", text.strip()):
-        if float(found[1]) > 0:
-            return float(found[1]), True
-        raise DeadlineError("The deadline 0x leaves no time; give 1x or more.")
-    return parse_duration(text, "Virtual time"), False
 
 
 def _table(title: str, rows: list[PolicyRow]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster, Faults, Funding
+from optuna_deadline.simulation.comparison import Comparison, compare
 from optuna_deadline.simulation.pool import PoolOutcome, PoolSimulation, PoolStudy
 from optuna_deadline.simulation.study import Outcome, Simulation, simulate
 from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
@@ -13,6 +14,7 @@ __all__ = [
     "LINEAR",
     "SUBLINEAR",
     "Cluster",
+    "Comparison",
     "Faults",
     "Funding",
     "Outcome",
@@ -21,6 +23,7 @@ __all__ = [
     "PoolStudy",
     "Simulation",
     "Workload",
+    "compare",
     "generate",
     "simulate",
 ]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline._optuna import experimental_func
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.simulation.cluster import SUBLINEAR, Cluster
 from optuna_deadline.simulation.study import Outcome, simulate
-from optuna_deadline.simulation.tables import draw
+from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.study import policy_choice
+from optuna_deadline.study.policy_choice import PolicyLike
+from optuna_deadline.values.deadlines import DeadlineLike, parse_duration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Found = TypeVar("Found", covariant=True)
 Given = TypeVar("Given")
@@ -34,7 +44,7 @@ class Case:
     """One study to simulate; the workload is drawn in the process that runs it.
 
     Attributes:
-        policy: Its name, or its place in a file or module.
+        policy: The policy; an object of the user's is copied for each study.
         family: A generated family, or a recorded workload's name.
         deadline: In seconds, or in full trainings on one slot if ``relative``.
         steps: Steps of a full training of a generated workload.
@@ -42,7 +52,7 @@ class Case:
         data: The folder of recorded data; the project's own table by default.
     """
 
-    policy: str
+    policy: PolicyLike
     family: str
     seed: int
     cluster: Cluster
@@ -57,7 +67,7 @@ class Case:
         workload = draw(self.family, self.seed, steps=self.steps, data=self.data)
         seconds = self.deadline * (workload.full_seconds if self.relative else 1.0)
         parameters = {"max_resource": workload.steps, **dict(self.parameters)}
-        policy = policy_choice.make(self.policy, parameters)
+        policy = policy_choice.make(copy.deepcopy(self.policy), parameters)
         return simulate(policy, workload, self.cluster, deadline=seconds, seed=self.seed)
 
 
@@ -164,3 +174,144 @@ def _estimate(outcomes: Sequence[Outcome], values: Sequence[float]) -> Estimate:
     if len(by_workload) == 1:
         return Estimate.of(values)
     return Estimate.of([statistics.fmean(mine) for mine in by_workload.values()])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Policies on the same simulated studies.
+
+    Attributes:
+        title: What was simulated, in words.
+        rows: One row per family and policy, the first policy first.
+    """
+
+    title: str
+    rows: tuple[PolicyRow, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a pandas frame: means over seeds, with standard errors.
+
+        ``difference`` is the regret minus the first policy's, paired by seed.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self.rows])
+
+
+def _flat(row: PolicyRow) -> dict[str, Any]:
+    difference = row.difference or Estimate(0.0, None)
+    return {
+        "family": row.family,
+        "policy": row.policy,
+        "regret": row.regret.mean,
+        "regret_error": row.regret.error,
+        "difference": difference.mean,
+        "difference_error": difference.error,
+        "choice_regret": row.choice_regret.mean,
+        "utilisation": row.utilisation,
+        "trials": row.trials,
+        "resizes": row.resizes,
+        "overshoot": row.overshoot,
+    }
+
+
+@experimental_func("0.1.0")
+def compare(
+    policies: Sequence[PolicyLike] | Mapping[str, PolicyLike],
+    families: str | Sequence[str] = "power-law",
+    *,
+    slots: int = 8,
+    deadline: DeadlineLike = "4x",
+    seeds: int = 10,
+    steps: int = 81,
+    speedup: Speedup = SUBLINEAR,
+    data: Path | None = None,
+    jobs: int = 1,
+) -> Comparison:
+    """Compare policies on learning curves in virtual time, without a GPU.
+
+    Each policy has the same studies, with the same seeds, so that differences are paired.
+
+    Example:
+        ```python
+        from optuna_deadline.simulation import compare
+
+        found = compare(["adaptive_halving", "fifo"], "crossing", slots=4, seeds=5)
+        print(found.to_frame())
+        ```
+
+    Args:
+        policies: The policies, as for :func:`optuna_deadline.run`; a mapping names them.
+        families: Learning curves: a generated family, or with ``data`` a kind of recorded table.
+        slots: Slots of one host.
+        deadline: "4x": this many whole trainings on one slot; or a duration.
+        seeds: Studies of each workload.
+        steps: Report steps of a whole training of generated curves.
+        speedup: The true speed of k slots.
+        data: Folder of recorded data.
+        jobs: Processes; the policies must then be picklable.
+
+    Raises:
+        DeadlineError: An argument is invalid, or a policy does not exist.
+    """
+    named = policies if isinstance(policies, Mapping) else _named(policies)
+    if not named:
+        raise DeadlineError("There is no policy to compare: name one at least.")
+    for policy in named.values():
+        policy_choice.make(policy, {})
+    seconds, relative = read_deadline(deadline)
+    cluster = Cluster(slots=slots, speedup=speedup)
+    chosen = choose([families] if isinstance(families, str) else families, data)
+    rows: list[PolicyRow] = []
+    for family, workloads in chosen.items():
+        cases = [
+            Case(policy, workload, seed, cluster, seconds, relative, steps, data=data)
+            for workload in workloads
+            for seed in range(seeds)
+            for policy in named.values()
+        ]
+        rows += summarise([*named], list(run_all(cases, jobs)), family)
+    title = f"{', '.join(chosen)}: {slots} slots, deadline {deadline}, {seeds} seeds"
+    return Comparison(title, tuple(rows))
+
+
+def _named(policies: Sequence[PolicyLike]) -> dict[str, PolicyLike]:
+    """The policies by labels.
+
+    Raises:
+        DeadlineError: Two have one label.
+    """
+    found: dict[str, PolicyLike] = {}
+    for policy in policies:
+        label = policy if isinstance(policy, str) else _label(policy)
+        if label in found:
+            raise DeadlineError(
+                f"Two policies are named {label!r}: name them, as in "
+                "compare({'mine': ..., 'theirs': ...})."
+            )
+        found[label] = policy
+    return found
+
+
+def _label(policy: PolicyLike) -> str:
+    """The name of a policy with the parameters that are not its defaults."""
+    name, parameters = policy_choice.parse(policy)
+    if not isinstance(name, str):
+        return policy_choice.name_of(policy).removeprefix("object:")
+    defaults = policy_choice.effective(name, {})
+    own = [f"{key}={value}" for key, value in parameters.items() if value != defaults.get(key)]
+    return ":".join(filter(None, [name, ",".join(own)]))
+
+
+def read_deadline(deadline: DeadlineLike) -> tuple[float, bool]:
+    """Parse a deadline: seconds and False, or whole trainings and True.
+
+    Raises:
+        DeadlineError: It is neither, or it leaves no time.
+    """
+    text = deadline.strip() if isinstance(deadline, str) else ""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", text):
+        if float(found[1]) > 0:
+            return float(found[1]), True
+        raise DeadlineError("The deadline 0x leaves no time; give 1x or more.")
+    return parse_duration(deadline, "Virtual time"), False

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from optuna.study import Study
 
 from optuna_deadline.history.reader import read_history
+from optuna_deadline.simulation.comparison import Comparison
 from optuna_deadline.visualization._allocation import chart_allocation, check_number
 from optuna_deadline.visualization._budget import chart_budget
 from optuna_deadline.visualization._chart import Area, Bars, Chart, ChartPart, Line, Points
+from optuna_deadline.visualization._comparison import chart_comparison
 from optuna_deadline.visualization._forecast import chart_forecast
 from optuna_deadline.visualization._rungs import chart_rungs
 from optuna_deadline.visualization._utilization import chart_utilization
@@ -138,6 +140,12 @@ def plot_budget(study: Study, *, storage: str | None = None) -> Axes:
     """See :func:`optuna_deadline.visualization.plot_budget`."""
     check_available()
     return axes_of(chart_budget(read_history(study, storage)))
+
+
+def plot_comparison(comparison: Comparison) -> Axes:
+    """Plot the regrets of policies; see :func:`optuna_deadline.visualization.plot_comparison`."""
+    check_available()
+    return axes_of(chart_comparison(comparison))
 
 
 def plot_utilization(study: Study, *, storage: str | None = None) -> Axes:
