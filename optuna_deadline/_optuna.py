@@ -18,7 +18,7 @@ from optuna.storages._cached_storage import _CachedStorage
 from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 __all__ = [
     "experimental_func",  # marks what may change
@@ -151,3 +151,14 @@ def points_left(sampler: BruteForceSampler, begun: Sequence[FrozenTrial]) -> int
     known = [trial for trial in begun if trial.params]
     sampler._populate_tree(tree, known, {})
     return tree.count_unexpanded(exclude_running=True) if known else None
+
+
+def open_with(study: Study, params: Mapping[str, Any]) -> tuple[int, int]:
+    """Begin a trial with given parameters; returns its number and its id.
+
+    ``enqueue_trial`` and ``ask`` could give them to another process, or to another trial.
+    """
+    storage = storage_of(study)
+    begun = create_trial(state=TrialState.RUNNING, system_attrs={ENQUEUED: dict(params)})
+    trial_id = storage.create_new_trial(id_of(study), template_trial=begun)
+    return storage.get_trial(trial_id).number, trial_id

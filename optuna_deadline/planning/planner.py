@@ -27,7 +27,7 @@ from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.sampling import FiniteSearchPolicy
 from optuna_deadline.planning.settlement import BestModel, EndReporter, kept_checkpoint
 from optuna_deadline.planning.snapshot import SnapshotReader
-from optuna_deadline.planning.trials import TrialOpener, Trials
+from optuna_deadline.planning.trials import TrialOpener, Trials, with_parameters
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run, Snapshot
 from optuna_deadline.policies.diverged import DivergedPolicy
 from optuna_deadline.policies.first_step import FirstStepPolicy
@@ -82,6 +82,7 @@ class Planner:
         )
         self._max_pool_slots = max_pool_slots
         self._opener = TrialOpener(trials, table, worker_id)
+        self._reads_parameters = getattr(policy, "reads_parameters", False)
         self._trials = trials
         self._table = table
         unpausable = UnpausablePolicy(policy, stopping_policy(policy))
@@ -181,6 +182,8 @@ class Planner:
             return (
                 reported > 0
             )  # its own lease has expired, so the table counts no worker as alive
+        if self._reads_parameters:
+            reading = with_parameters(reading, self._trials.parameters())
         plan, unconstrained = self._plan(reading)
         self.looks = {number: self._reader.own_step(step) for number, step in plan.looks.items()}
         size = 0
@@ -311,7 +314,10 @@ class Planner:
                 orders[given_up.number] = Retire(given_up.reason)
         self._keep_the_best(orders)
         slots = sum(reading.capacities.values())  # a policy may ask for more
-        for opened in range(min(plan.start, slots)):
+        for opening in plan.openings[:slots]:
+            number = self._opener.open(term, opening.params)
+            orders[number] = Run(1, f"starts: {opening.reason}")
+        for opened in range(min(plan.start, slots - len(plan.openings))):
             if opened > 0 and self._opener.exhausted():
                 break
             number = self._opener.open(term)
@@ -355,7 +361,7 @@ class Planner:
         before, followed = self._last_written
         return (
             (plan is followed or plan == followed)
-            and plan.start == 0
+            and plan.new_trials == 0
             and before.trials == reading.trials
             and before.capacities == reading.capacities
         )

@@ -52,10 +52,10 @@ class FiniteSearchPolicy:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan; the gate is closed once the search is exhausted."""
         plan = self.policy.plan(snapshot)
-        if plan.start == 0 or not (comes_too_late(snapshot) or self.exhausted()):
+        if plan.new_trials == 0 or not (comes_too_late(snapshot) or self.exhausted()):
             return plan
         plan = self.policy.plan(replace(snapshot, exhausted=True))
-        return replace(plan, start=0, gate_open=False)
+        return replace(plan, start=0, openings=(), gate_open=False)
 
 
 def cells_to_begin(study: Study) -> int | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._crashpoints import crashpoint
-from optuna_deadline._optuna import CELL, ENQUEUED, id_of_trial, storage_of
+from optuna_deadline._optuna import CELL, ENQUEUED, id_of_trial, open_with, storage_of
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost
@@ -24,6 +25,7 @@ from optuna_deadline.planning.optuna_storage import (
     thinned,
     unless_deleted,
 )
+from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.sampling import StoppableStudy, cells_to_begin
 
 _logger = logging.getLogger("optuna_deadline")
@@ -34,15 +36,40 @@ _STATES = {
 }
 
 
+@dataclass(frozen=True)
+class TrialParameters:
+    """The parameters and user attributes of a trial."""
+
+    params: Mapping[str, Any]
+    user_attrs: Mapping[str, Any]
+
+
+def with_parameters(reading: Reading, known: Mapping[int, TrialParameters]) -> Reading:
+    """The reading whose trials show their parameters."""
+    trials = tuple(
+        replace(view, params=known[view.number].params, user_attrs=known[view.number].user_attrs)
+        if view.number in known
+        else view
+        for view in reading.snapshot.trials
+    )
+    return replace(reading, snapshot=replace(reading.snapshot, trials=trials))
+
+
 class Trials(Protocol):
     """The study's own record of its trials, beside the allocation table."""
 
-    def open(self) -> tuple[int, int]:
+    def open(self, params: Mapping[str, Any] | None = None) -> tuple[int, int]:
         """Open a trial; returns its number and its id.
+
+        Args:
+            params: Its parameters; None leaves them to the sampler.
 
         Raises:
             StudyGone: The study was deleted.
         """
+
+    def parameters(self) -> Mapping[int, TrialParameters]:
+        """The parameters of all trials, as far as they are known."""
 
     def exhausted(self) -> bool:
         """Whether the search is exhausted, so that no new trial may start."""
@@ -84,11 +111,24 @@ class OptunaTrials:
         self._study = StoppableStudy(study)
         self._stopped = False
 
-    def open(self) -> tuple[int, int]:
+    def open(self, params: Mapping[str, Any] | None = None) -> tuple[int, int]:
         """Ask the study for a trial; its parameters are sampled on the worker that trains it."""
         with unless_deleted(self._study):
+            if params is not None:
+                return open_with(self._study, params)
             trial = self._study.ask()
         return trial.number, id_of_trial(trial)
+
+    def parameters(self) -> Mapping[int, TrialParameters]:
+        """By trial; given parameters count before the objective has asked for them."""
+        with unless_deleted(self._study):
+            trials = self._study.get_trials(deepcopy=False)
+        return {
+            trial.number: TrialParameters(
+                {**trial.system_attrs.get(ENQUEUED, {}), **trial.params}, trial.user_attrs
+            )
+            for trial in trials
+        }
 
     def exhausted(self) -> bool:
         """Whether the sampler has stopped the study, or each of its configurations has a trial.
@@ -232,17 +272,21 @@ class TrialOpener:
         """Whether the search is exhausted and no trial waits to be registered."""
         return self._unregistered is None and self._trials.exhausted()
 
-    def open(self, term: int) -> int:
+    def open(self, term: int, params: Mapping[str, Any] | None = None) -> int:
         """Open a trial; returns its number.
 
         After a database error, the next call continues with the same trial.
+
+        Args:
+            term: The planner's term.
+            params: Its parameters; None leaves them to the sampler.
 
         Raises:
             LeaseLost: Another term has begun.
         """
         if self._unregistered is None:
             self._may_have_strays = True  # until the answer arrives
-            self._unregistered = self._trials.open()
+            self._unregistered = self._trials.open(params)
             self._may_have_strays = False
         number, trial_id = self._unregistered
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.api import (
     Money,
+    Opening,
     Order,
     Pause,
     Plan,
@@ -32,6 +33,7 @@ __all__ = [
     "EvenDivider",
     "HyperSched",
     "Money",
+    "Opening",
     "Order",
     "Pause",
     "Plan",

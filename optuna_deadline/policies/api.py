@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from optuna_deadline.forecasting.regimes import seconds_between
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
@@ -105,6 +105,9 @@ class TrialView:
     starting: bool = False  #: whether it has its slots and has not made a step there
     #: after which steps a step takes how many times as long as before, as other trials have shown
     changes_ahead: Sequence[tuple[float, float]] = ()
+    #: its parameters and user attributes, for a policy with ``reads_parameters = True``
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    user_attrs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.reports, ReportCurve):
@@ -214,6 +217,18 @@ Order = Run | Pause | Retire
 
 
 @dataclass(frozen=True)
+class Opening:
+    """A new trial with parameters that the policy has chosen, on one slot.
+
+    The objective gets them from ``trial.suggest_...``, as it does those of
+    :meth:`optuna.study.Study.enqueue_trial`; the sampler chooses those that are missing.
+    """
+
+    params: Mapping[str, Any] = field(hash=False)
+    reason: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """An order for each live trial, the number of new trials, and the gate.
 
@@ -235,15 +250,25 @@ class Plan:
     pool_slots: int | None = None  #: the wanted number of slots; None keeps the present one
     holds_until: float | None = field(default=None, compare=False)  #: None: until any change
     looks: Mapping[int, int] = field(default_factory=dict, compare=False)
+    openings: tuple[Opening, ...] = ()  #: new trials with given parameters, before the others
+
+    @property
+    def new_trials(self) -> int:
+        """The number of trials to open."""
+        return self.start + len(self.openings)
 
     @cached_property
     def slots(self) -> int:
         """Slots that the plan uses."""
-        return self.start + sum([o.slots for o in self.orders.values() if isinstance(o, Run)])
+        return self.new_trials + sum([o.slots for o in self.orders.values() if isinstance(o, Run)])
 
 
 class Policy(Protocol):
-    """Anything with ``plan``: a pure, deterministic function of the snapshot."""
+    """Anything with ``plan``: a pure, deterministic function of the snapshot.
+
+    With an attribute ``reads_parameters = True``, it sees the parameters and user attributes of
+    the trials.
+    """
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return an order for every live trial."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from optuna_deadline.allocation.records import PlannedTrial, ReportRow
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import Location
 from optuna_deadline.planning.billing.budget import BudgetAccount
+from optuna_deadline.planning.trials import TrialParameters
 from optuna_deadline.simulation.clock import Timeline
 from optuna_deadline.simulation.cluster import Cluster, Provider
 from optuna_deadline.simulation.workload import Workload
@@ -24,8 +25,14 @@ class CountedTrials:
     opened: int = 0
     ends: dict[int, str] = field(default_factory=dict)  #: by trial, its reported state
 
-    def open(self) -> tuple[int, int]:
+    asked: dict[int, Mapping[str, Any]] = field(default_factory=dict)  #: parameters by trial
+    #: reads the parameters of all trials; the world sets it
+    parameters: Callable[[], Mapping[int, TrialParameters]] = dict
+
+    def open(self, params: Mapping[str, Any] | None = None) -> tuple[int, int]:
         """Open the next trial."""
+        if params is not None:
+            self.asked[self.opened] = params
         self.opened += 1
         return self.opened - 1, self.opened - 1
 
@@ -167,9 +174,18 @@ class World:
     def configuration(self, number: int) -> int:
         """The configuration of a trial; fixed when it starts."""
         if number not in self.configurations:
-            search = self.search or _in_order
-            self.configurations[number] = search(self, number)
+            if (params := self.trials.asked.get(number)) is not None:
+                self.configurations[number] = self.workload.configuration_with(params)
+            else:
+                search = self.search or _in_order
+                self.configurations[number] = search(self, number)
         return self.configurations[number]
+
+    def __post_init__(self) -> None:
+        self.trials.parameters = lambda: {
+            number: TrialParameters(self.workload.params(index), {})
+            for number, index in self.configurations.items()
+        }
 
     def startup_of(self, number: int) -> float:
         """Seconds until a trial's segment trains if it starts now."""

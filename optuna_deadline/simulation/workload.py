@@ -73,6 +73,24 @@ class Workload:
         if self.hyperparameters and len(self.hyperparameters) != len(self.curves):
             raise ValueError("Hyper-parameters are given for all configurations or for none.")
 
+    def params(self, configuration: int) -> Mapping[str, Any]:
+        """The parameters of a configuration; its index if they are unknown."""
+        if self.hyperparameters:
+            return self.hyperparameters[configuration]
+        return {"configuration": configuration}
+
+    def configuration_with(self, params: Mapping[str, Any]) -> int:
+        """The configuration with these parameters; the first one that has the given ones.
+
+        Raises:
+            ValueError: There is none.
+        """
+        for index in range(len(self.curves)):
+            known = self.params(index)
+            if all(name in known and known[name] == params[name] for name in params):
+                return index
+        raise ValueError(f"The workload {self.name!r} has no configuration with {params!r}.")
+
     def renamed(self, name: str) -> Workload:
         """The same workload under another name."""
         return replace(self, name=name)

@@ -92,7 +92,7 @@ def plan_with_bindings(
     for _ in range(_ROUNDS):
         plan = policy.plan(_with_held(snapshot, stuck))
         rows = assign_workers(plan.orders, capacities, current, bindings, spread)
-        idle = sum(capacities.values()) - sum(row.slots for row in rows) - plan.start
+        idle = sum(capacities.values()) - sum(row.slots for row in rows) - plan.new_trials
         more = {
             row.number: bindings[row.number].reason
             for row in rows
