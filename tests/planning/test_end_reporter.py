@@ -78,9 +78,9 @@ def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool
     class Slow(OptunaTrials):
         """Between Optuna's answer and the table's, longer than a lease passes."""
 
-        def open(self) -> tuple[int, int]:
+        def open(self, params: Any = None) -> tuple[int, int]:
             nonlocal now
-            number, trial_id = super().open()
+            number, trial_id = super().open(params)
             if answer_lost:
                 frozen.open_trial("frozen", 1, number, trial_id)
             now += 31

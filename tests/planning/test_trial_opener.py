@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import optuna
 import pytest
@@ -90,9 +91,9 @@ class Away(OptunaTrials):
         super().__init__(study)
         self.then = then
 
-    def open(self) -> tuple[int, int]:
+    def open(self, params: Any = None) -> tuple[int, int]:
         """Its answer is lost once."""
-        answer = super().open()
+        answer = super().open(params)
         then, self.then = self.then, lambda: None
         then()
         return answer
