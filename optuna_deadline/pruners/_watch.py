@@ -9,8 +9,9 @@ import threading
 import weakref
 from collections.abc import Iterator
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -26,6 +27,7 @@ PROCESS = "optuna_deadline:process"
 
 _GRACE = 0.25  # seconds after the deadline in which a trial may end
 _PAUSE, _LOOKS = 1.0, 10  # while no trial runs that asks nothing
+_DEPTH = 8  # pruners in pruners, each with its dictionary, and the study's
 _LATE = 0.5  # seconds after the deadline from which a trial's end is worth a word
 _ADVICE = (
     "Report in the objective and ask trial.should_prune() after each report; DeadlineSampler "
@@ -140,12 +142,23 @@ def _overrun(
 
 
 def _studies_of(pruner: DeadlinePruner) -> Iterator[Study]:
-    """The studies with this pruner; Optuna tells a pruner of none until a trial asks."""
+    """The studies with this pruner; Optuna tells a pruner of none until a trial asks.
+
+    They are found by what refers to the pruner. A list of all objects would do, but it also refers
+    to a tuple that another thread is building, and Python then raises a SystemError there.
+    """
     from optuna_deadline.pruners._wrapped import find_deadline_pruner
 
-    for found in gc.get_objects():
-        if not issubclass(type(found), Study):
-            continue
-        held = getattr(found, "pruner", None)  # none yet while another thread makes the study
-        if find_deadline_pruner(held) is pruner:
-            yield found
+    level: list[Any] = [pruner]
+    seen = {id(pruner)}
+    for _ in range(_DEPTH):
+        seen.add(id(level))
+        holders = [one for one in gc.get_referrers(*level) if id(one) not in seen]
+        seen |= {id(one) for one in holders}
+        level = [one for one in holders if isinstance(one, (BasePruner, dict, list, tuple))]
+        for holder in holders:
+            if not issubclass(type(holder), Study):
+                continue
+            held = getattr(holder, "pruner", None)  # none yet while another thread makes it
+            if find_deadline_pruner(held) is pruner:
+                yield holder

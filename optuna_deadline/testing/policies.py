@@ -100,15 +100,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     """Snapshots that a planner may see: slots may be lost, gangs may not scale."""
     worker = draw(st.integers(1, 4))
     capacity = worker * draw(st.integers(1, 3))
-    # A list, since Python 3.11 cannot resize a tuple to which another object refers.
-    trials = [draw(trial_views(number)) for number in range(draw(st.integers(0, 12)))]
     return Snapshot(
         now=100.0,
         started=0.0,
         deadline=100.0 + draw(st.floats(0, 1000)),
         capacity=capacity,
         largest_gang=worker,
-        trials=tuple(trials),
+        trials=tuple(draw(trial_views(number)) for number in range(draw(st.integers(0, 12)))),
         speedup=Speedup(draw(st.sampled_from(_SPEEDUPS))),
         overhead=Overhead(draw(st.floats(0.1, 20)), 0.5),
         money=draw(st.none() | purses(worker, capacity)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import optuna
@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.pruners import _watch, find_deadline_pruner
+from optuna_deadline.pruners._watch import _studies_of
 
 pytestmark = [
     pytest.mark.nightly_but(r"^$"),  # the PostgreSQL twins
@@ -241,3 +242,19 @@ def test_a_look_finds_the_study_of_a_pruner_that_nothing_has_asked(clock: FakeCl
     pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=PatientPruner(pruner, patience=1))
     assert list(_watch._studies_of(pruner)) == [study]
+
+
+def test_a_look_for_studies_does_not_disturb_a_tuple_that_is_being_built() -> None:
+    """Python cannot resize a tuple to which a list of all objects refers."""
+    pruner = DeadlinePruner("1h")
+    studies = [optuna.create_study(pruner=pruner) for _ in range(2)]
+    looks = _studies_of(pruner)
+
+    def numbers() -> Iterator[int]:
+        for number in range(50):
+            if number == 5:
+                assert next(looks) in studies
+            yield number
+
+    assert tuple(numbers()) == tuple(range(50))
+    assert next(looks) in studies

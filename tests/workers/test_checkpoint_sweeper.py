@@ -225,7 +225,8 @@ def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
             (folder / f"trial-{number}" / name).write_text("x")
     result = run_until(
         lambda table: len(table.trials()) >= 3 and table.checkpoints(),
-        study, objectives.elastic, cpus=2, checkpoints=tmp_path, keep_all=keep_all,
+        study, objectives.elastic, cpus=2, checkpoints=tmp_path,
+        worker=WorkerOptions(keep_all=keep_all),
     )  # fmt: skip
     assert result.checkpoint_ok and len(study.trials) >= 3
     kept = [checkpoint.path for checkpoint in table_of(study).checkpoints()]

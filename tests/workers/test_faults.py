@@ -22,6 +22,7 @@ from tables import running, table_of, wait_until
 
 from benchmarks.support.postgres import EmbeddedPostgres
 from optuna_deadline.elastic import agree
+from optuna_deadline.options import WorkerOptions
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.study.terms import Given
 
@@ -347,7 +348,12 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 def test_the_winner_is_the_best_that_is_whole(tmp_path: Path) -> None:
     study = optuna.create_study(direction="maximize")
     result = run_until(
-        saved(2), study, objectives.elastic, cpus=1, checkpoints=tmp_path, keep_all=True
+        saved(2),
+        study,
+        objectives.elastic,
+        cpus=1,
+        checkpoints=tmp_path,
+        worker=WorkerOptions(keep_all=True),
     )
     assert result.checkpoint is not None
     result.checkpoint.write_text("torn")

@@ -34,7 +34,7 @@ def objective(trial):
     return x * 4
 """
 RUN = """
-TWO = {"policy": "fifo", "policy_parameters": {"n_trials": 2}}  # it ends once these have
+TWO = {"policy": "fifo", "n_trials": 2}  # it ends once these have
 study = optuna.create_study(
     study_name="s", storage="sqlite:///s.db", load_if_exists=True, direction="maximize"
 )

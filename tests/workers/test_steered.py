@@ -117,7 +117,7 @@ def test_a_drained_hosts_trials_go_on_elsewhere_and_its_worker_leaves(
     assert [row.host for row in table.workers()] == ["node2"]
     assert segments_of(table, moved)[0].outcome in ("pause", "resize") and table.checkpoints(moved)
     assert "This host is drained" in said()
-    ask(f"pause {1 - moved} --study study", postgres_url)  # makes room on the other host
+    ask(f"steer {1 - moved} --pause --study study", postgres_url)  # makes room on the other host
     wait_until(lambda: trains(table, moved))
     assert hosts[line_of(table, moved).owner or ""] == "node2"
     end_within(table, 2)
