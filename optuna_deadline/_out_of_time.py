@@ -76,4 +76,4 @@ def time_left(study: Study) -> float:
     if pruner is None:
         known = terms.read_stored(open_table(study), study)
         return known.deadline - known.read
-    return pruner.tracker(study).time_left_at_last()
+    return pruner._tracker(study).time_left_at_last()

@@ -59,8 +59,8 @@ class DeadlineGate:
                 "DeadlineGate reads the deadline from the study's pruner; create the study with "
                 "pruner=DeadlinePruner(deadline)."
             )
-        tracker = pruner.tracker(study)
-        if pruner.trial_ends(study, trial, trial.state, trial.values) or is_stopping(study):
+        tracker = pruner._tracker(study)
+        if pruner._trial_ends(study, trial, trial.state, trial.values) or is_stopping(study):
             finish(study, tracker)
         if self._publish:
             self._publish_page(study, tracker)

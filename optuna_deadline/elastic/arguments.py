@@ -66,7 +66,7 @@ def agree(
                 raise
             return known
     if (pruner := find_deadline_pruner(study.pruner)) is not None:
-        pruner.terms(study)
+        pruner._terms(study)
     return study_terms.join(database, study, given)
 
 

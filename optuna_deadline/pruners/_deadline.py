@@ -24,7 +24,7 @@ from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.pruners._watch import DeadlineWatch
-from optuna_deadline.study import terms as _terms
+from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.values.deadlines import DeadlineLike, format_duration, parse_deadline
@@ -127,7 +127,7 @@ class DeadlinePruner(BasePruner):
         step = trial.last_step
         if step is None:
             return False
-        tracker = self.tracker(study)
+        tracker = self._tracker(study)
         pace = tracker.reported(trial, step)
         if self._inner is None:
             reason = tracker.check(study, trial)
@@ -142,12 +142,12 @@ class DeadlinePruner(BasePruner):
             reason = OUT_OF_TIME
         if reason is None:
             return False
-        self.stop_if_over(study)
+        self._stop_if_over(study)
         if study.pruner is self:  # another pruner around it may keep the trial
             storage_of(study).set_trial_user_attr(id_of_trial(trial), PRUNED_BECAUSE, reason)
         return True
 
-    def prune_late(self, study: Study, trial: FrozenTrial) -> bool:
+    def _prune_late(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the deadline ends the trial, for a pruner around this one."""
         if late := self._is_too_late(study, trial):
             storage_of(study).set_trial_user_attr(id_of_trial(trial), PRUNED_BECAUSE, OUT_OF_TIME)
@@ -163,8 +163,8 @@ class DeadlinePruner(BasePruner):
             True if its next report would come after the deadline, or if it has trained for
             ``max_resource`` steps.
         """
-        if trial.last_step is not None and self.tracker(study).finished(trial):
-            self.tracker(study).reported(trial, trial.last_step)
+        if trial.last_step is not None and self._tracker(study).finished(trial):
+            self._tracker(study).reported(trial, trial.last_step)
             return True
         return self._is_too_late(study, trial)
 
@@ -172,17 +172,17 @@ class DeadlinePruner(BasePruner):
         step = trial.last_step
         if step is None:
             return False
-        tracker = self.tracker(study)
+        tracker = self._tracker(study)
         pace = tracker.reported(trial, step)
         if not tracker.is_too_late(trial.number, pace):
             return False
         tracker.refresh()
         late = tracker.is_too_late(trial.number, pace)
         if late:
-            self.stop_if_over(study)
+            self._stop_if_over(study)
         return late
 
-    def situation(self, study: Study) -> tuple[float, set[int]]:
+    def _situation(self, study: Study) -> tuple[float, set[int]]:
         """Seconds to the deadline, and the trials of this process that have asked.
 
         Stores nothing: zero seconds and no trial, if none has asked.
@@ -194,13 +194,13 @@ class DeadlinePruner(BasePruner):
         tracker.refresh()
         return tracker.time_left(), tracker.numbers
 
-    def stop_if_over(self, study: Study) -> bool:
+    def _stop_if_over(self, study: Study) -> bool:
         """End ``study.optimize`` if no new trial of this process could report once.
 
         Returns:
             Whether it has ended.
         """
-        tracker = self.tracker(study)
+        tracker = self._tracker(study)
         needed, left = tracker.quickest_report(), tracker.time_left()
         over = left < needed
         if over:
@@ -219,13 +219,13 @@ class DeadlinePruner(BasePruner):
         tracker.stopped = is_stopping(study)
         return over
 
-    def is_over(self, study: Study) -> bool:
+    def _is_over(self, study: Study) -> bool:
         """Whether no new trial could report once before the deadline; reads it again."""
-        tracker = self.tracker(study)
+        tracker = self._tracker(study)
         tracker.refresh()
         return tracker.time_left() < tracker.quickest_report()
 
-    def trial_ends(
+    def _trial_ends(
         self,
         study: Study,
         trial: FrozenTrial,
@@ -240,15 +240,15 @@ class DeadlinePruner(BasePruner):
         Returns:
             Whether the study is over in this process.
         """
-        tracker = self.tracker(study)
+        tracker = self._tracker(study)
         tracker.ends(trial, state, values)
         if in_optimize_loop(study) and not tracker.warned:
             self._watch.trial_ended(trial, tracker.time_left())
         if tracker.time_left() < tracker.quickest_report():
             tracker.refresh()  # another process may have moved the deadline
-        return self.stop_if_over(study)
+        return self._stop_if_over(study)
 
-    def admit(self, study: Study, trial: FrozenTrial) -> bool:
+    def _admit(self, study: Study, trial: FrozenTrial) -> bool:
         """Raise an error if the first trial of this process would come too late.
 
         Later trials take no statement: a trial that starts near the deadline ends at its first
@@ -270,7 +270,7 @@ class DeadlinePruner(BasePruner):
         """
         with self._lock:
             joined = id_of(study) in self._trackers.get(storage_of(study), {})
-        tracker = self.tracker(study)
+        tracker = self._tracker(study)
         looped = in_optimize_loop(study)
         if joined and (looped or not tracker.stopped):
             if not looped and (left := tracker.time_left_at_last()) <= 0:
@@ -278,17 +278,17 @@ class DeadlinePruner(BasePruner):
             return False
         left, quickest = tracker.time_left_at_last(), _quickest_pace(study)
         if left <= 0:
-            raise _terms.over(tracker.terms)
+            raise study_terms.over(tracker.terms)
         if left < quickest:
-            raise _terms.too_late(tracker.terms, left, quickest)
+            raise study_terms.too_late(tracker.terms, left, quickest)
         return True
 
-    def terms(self, study: Study) -> Terms:
+    def _terms(self, study: Study) -> Terms:
         """The study's terms as this process last read them; the first call stores them."""
         self._watch.close()
-        return self.tracker(study).terms
+        return self._tracker(study).terms
 
-    def tracker(self, study: Study) -> StudyTracker:
+    def _tracker(self, study: Study) -> StudyTracker:
         """The tracker of ``study`` in this process; the first call stores or joins its terms."""
         from optuna_deadline.pruners._wrapped import end_at_deadline
 
@@ -297,7 +297,7 @@ class DeadlinePruner(BasePruner):
             trackers = self._trackers.setdefault(storage_of(study), {})
             if id_of(study) not in trackers:
                 database = open_table(study, self._storage)
-                terms = _terms.fix(
+                terms = study_terms.fix(
                     database,
                     study,
                     self._deadline,

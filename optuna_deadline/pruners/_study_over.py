@@ -24,7 +24,7 @@ class StudyOver(Study):
         from optuna_deadline.pruners._wrapped import find_deadline_pruner
 
         pruner = find_deadline_pruner(self.pruner)
-        if pruner is not None and pruner.is_over(self):
+        if pruner is not None and pruner._is_over(self):
             if not self._said:
                 self._said = True
                 _logger.warning(

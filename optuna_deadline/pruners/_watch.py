@@ -86,7 +86,7 @@ class DeadlineWatch:
         studies = list(_studies_of(pruner))
         for study in studies:
             try:
-                left, asked = pruner.situation(study)
+                left, asked = pruner._situation(study)
                 trials = study.get_trials(deepcopy=False)
             except Exception as error:  # a storage that serves one thread, or is gone
                 _logger.debug("Nothing is known of the deadline: %s", error)

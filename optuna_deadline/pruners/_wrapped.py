@@ -26,7 +26,7 @@ class EndsAtDeadline(BasePruner):
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether the deadline or the pruner ends the trial."""
         deadline = find_deadline_pruner(self._wrapped_pruner)
-        late = deadline is not None and deadline.prune_late(study, trial)
+        late = deadline is not None and deadline._prune_late(study, trial)
         return late or self._wrapped_pruner.prune(study, trial)
 
 

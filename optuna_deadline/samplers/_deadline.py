@@ -179,7 +179,7 @@ class DeadlineSampler(BaseSampler):
         pruner = find_deadline_pruner(study.pruner)
         if pruner is not None:
             try:
-                begins = pruner.admit(study, trial)
+                begins = pruner._admit(study, trial)
             except Exception as error:
                 _undo_ask(study, trial)
                 if isinstance(error, DeadlinePassed):  # the process that should do it was killed
@@ -210,8 +210,8 @@ class DeadlineSampler(BaseSampler):
         pruner = find_deadline_pruner(study.pruner)
         if pruner is None or len(study.directions) > 1:
             return
-        if pruner.trial_ends(study, trial, state, values):
-            finish(study, pruner.tracker(study))
+        if pruner._trial_ends(study, trial, state, values):
+            finish(study, pruner._tracker(study))
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -116,7 +116,7 @@ def test_reports_come_evenly_wherever_their_steps_begin(first: int) -> None:
     trial = study.ask()
     for step in range(4):
         trial.report(float(step), first + step)
-    terms = study.pruner.terms(study)  # type: ignore[attr-defined]
+    terms = study.pruner._terms(study)  # type: ignore[attr-defined]
     later = replace(terms, read=terms.started + 40)
     [frozen] = study.trials
     frozen.datetime_start = datetime.fromtimestamp(terms.started)

@@ -31,7 +31,7 @@ def _train(trial: optuna.Trial, clock: Any, seconds: float, steps: int = 10**6) 
 def test_optimize_returns_by_the_deadline(storage: str | None, clock: Any) -> None:
     study = pruned_study(storage, deadline="1000s", clock=clock)
     study.optimize(lambda trial: _train(trial, clock, 10.0, 16), callbacks=[DeadlineGate()])
-    left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
+    left = study.pruner._tracker(study).time_left()  # type: ignore[attr-defined]
     # The sixth trial ends at 960 s, and the seventh has time for some steps.
     assert [trial.last_step for trial in study.trials[:6]] == [16] * 6
     assert len(study.trials) == 7
@@ -55,14 +55,14 @@ def test_an_end_that_the_sampler_has_measured_counts_once(clock: Any) -> None:
         return 1.0
 
     study.optimize(objective, n_trials=3, callbacks=[DeadlineGate(dashboard=False)])
-    tracker = study.pruner.tracker(study)  # type: ignore[attr-defined]
+    tracker = study.pruner._tracker(study)  # type: ignore[attr-defined]
     assert [*tracker._silent.values()] == pytest.approx([10.0] * 3, abs=1.0)
 
 
 def test_a_process_judges_for_itself_alone(storage_url: str, clock: Any) -> None:
     slow = pruned_study(storage_url, deadline="100s", clock=clock)
     fast = pruned_study(storage_url, deadline="100s")
-    fast.pruner.terms(fast)  # type: ignore[attr-defined]
+    fast.pruner._terms(fast)  # type: ignore[attr-defined]
     slow.optimize(lambda trial: _train(trial, clock, 30.0), callbacks=[DeadlineGate()])
     fast.optimize(lambda trial: 1.0, n_trials=5, callbacks=[DeadlineGate()])
     assert len(slow.trials) == 1 + 5
@@ -77,7 +77,7 @@ def test_a_one_off_set_up_leaves_the_study_its_time(storage: str | None, clock: 
         return _train(trial, clock, 0.5, 27)
 
     study.optimize(objective, callbacks=[DeadlineGate()])
-    assert study.pruner.tracker(study).time_left() < 10  # type: ignore[attr-defined]
+    assert study.pruner._tracker(study).time_left() < 10  # type: ignore[attr-defined]
     assert study.trials[0].last_step == 27
     assert len(study.trials) >= 5
 
@@ -90,7 +90,7 @@ def test_a_set_up_of_each_trial_leaves_the_study_its_time(storage: str | None, c
         return _train(trial, clock, 0.5, 27)
 
     study.optimize(objective, callbacks=[DeadlineGate()])
-    left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
+    left = study.pruner._tracker(study).time_left()  # type: ignore[attr-defined]
     assert 0 < left < 27
     assert {trial.last_step for trial in study.trials[:5]} == {27}
     assert min(trial.last_step or 0 for trial in study.trials) > 6
@@ -109,7 +109,7 @@ def test_steps_that_begin_late_leave_the_study_its_time(storage: str | None, clo
 
     study.optimize(objective, callbacks=[DeadlineGate()])
     # A newcomer needs 5 of 20 steps.
-    assert study.pruner.tracker(study).time_left() < 6  # type: ignore[attr-defined]
+    assert study.pruner._tracker(study).time_left() < 6  # type: ignore[attr-defined]
 
 
 def test_an_early_return_is_explained(
@@ -177,7 +177,7 @@ def test_what_follows_the_last_report_is_measured(storage: str | None, clock: An
     study.optimize(objective, callbacks=[DeadlineGate()])
     # Three trials end at 250, 500 and 750 s, the fourth trains to 940 s and saves by 990.
     assert [trial.last_step for trial in study.trials] == [20, 20, 20, 19]
-    assert study.pruner.tracker(study).time_left() > 0  # type: ignore[attr-defined]
+    assert study.pruner._tracker(study).time_left() > 0  # type: ignore[attr-defined]
 
 
 def test_threads_stop_too(storage: str | None, clock: Any) -> None:
@@ -193,7 +193,7 @@ def test_an_objective_that_never_reports(storage: str | None, clock: Any) -> Non
     study.optimize(lambda trial: _pass(clock, 50), callbacks=[DeadlineGate()])
     # Nine trials leave 50 s, and a tenth for safety is lacking for another.
     assert 8 <= len(study.trials) <= 9
-    assert study.pruner.tracker(study).time_left() > 0  # type: ignore[attr-defined]
+    assert study.pruner._tracker(study).time_left() > 0  # type: ignore[attr-defined]
 
 
 def test_a_process_that_saw_no_report_goes_by_its_own_trials(storage_url: str, clock: Any) -> None:

@@ -72,7 +72,7 @@ def test_pickled_it_joins_the_same_study(storage_url: str) -> None:
     assert trial.should_prune() is True
     pruner = again.pruner
     assert isinstance(pruner, DeadlinePruner)
-    assert pruner.terms(again).deadline == study.pruner.terms(study).deadline  # type: ignore[attr-defined]
+    assert pruner._terms(again).deadline == study.pruner._terms(study).deadline  # type: ignore[attr-defined]
 
 
 def test_pickling_keeps_the_time_since_construction(clock: Any) -> None:
@@ -80,7 +80,7 @@ def test_pickling_keeps_the_time_since_construction(clock: Any) -> None:
     clock.advance(600)
     again = pickle.loads(pickle.dumps(pruner))
     study = optuna.create_study(pruner=again)
-    assert again.terms(study).deadline - time.time() == pytest.approx(3000, abs=10)
+    assert again._terms(study).deadline - time.time() == pytest.approx(3000, abs=10)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])

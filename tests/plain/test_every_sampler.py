@@ -75,7 +75,7 @@ def test_a_sampler_without_end_searches_to_the_deadline(name: str, clock: Any) -
         clock,
         lambda trial: trial.suggest_float("x", 0, 1) + trial.suggest_float("y", 0, 1),
     )
-    assert study.pruner.tracker(study).time_left() < 100
+    assert study.pruner._tracker(study).time_left() < 100
     assert len(study.trials) > 9
 
 

@@ -154,7 +154,7 @@ def test_a_process_that_joins_too_late_for_a_report(
     storage_url: str, deadline: str, refused: bool
 ) -> None:
     first = _study(storage_url, deadline)
-    first.pruner.terms(first)  # type: ignore[attr-defined]
+    first.pruner._terms(first)  # type: ignore[attr-defined]
     for seconds, reports in ((600, 10), (90, 1)):
         values = dict.fromkeys(range(1, reports + 1), 1.0)
         trial = create_trial(value=1.0, intermediate_values=values)

@@ -50,7 +50,7 @@ def test_a_row_that_came_late_is_read(storage: str | None) -> None:
     study = pruned_study(storage)
     trial = reported(study, 1.0)
     assert trial.should_prune() is False
-    late = {"study_id": study.pruner.terms(study).study_id, "rung": 0, "number": 99}  # type: ignore[attr-defined]
+    late = {"study_id": study.pruner._terms(study).study_id, "rung": 0, "number": 99}  # type: ignore[attr-defined]
     with open_table(study).engine.begin() as connection:
         connection.execute(sa.insert(schema.rung).values(**late, value=0.5, sequence=1))
     assert trial.should_prune() is True
@@ -174,7 +174,7 @@ def test_an_extended_deadline_goes_on(tmp_path: Any, clock: Any) -> None:
     def objective(trial: optuna.Trial) -> float:
         if trial.number == 1:
             longer = pruned_study(url, deadline=ahead(200), extend=True)
-            longer.pruner.terms(longer)  # type: ignore[attr-defined]
+            longer.pruner._terms(longer)  # type: ignore[attr-defined]
         clock.advance(45)
         return trial.suggest_float("x", 0, 1)
 

@@ -216,7 +216,7 @@ def test_a_worker_that_uses_the_study_ends_the_watch(
 ) -> None:
     pruner = DeadlinePruner("10s")._start(clock)
     study = optuna.create_study(pruner=pruner)
-    pruner.terms(study)
+    pruner._terms(study)
     study.ask()
     clock.advance(12)
     pruner._watch.look()

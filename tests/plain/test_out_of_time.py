@@ -121,7 +121,7 @@ def test_it_sees_an_extension_by_another_process(storage_url: str, clock: Any) -
     trial.report(1.0, 1)
     assert out_of_time(trial) is True
     other = DeadlinePruner(ahead(3600), extend=True)
-    other.terms(_study(storage_url, other))
+    other._terms(_study(storage_url, other))
     assert out_of_time(trial) is False
 
 

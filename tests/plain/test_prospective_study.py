@@ -156,7 +156,7 @@ def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
     study = optuna.create_study(
         direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0, startup=0), pruner=pruner
     )
-    pruner.terms(study)
+    pruner._terms(study)
     slow = _trial(TrialState.COMPLETE, WHOLE)
     slow.datetime_start = slow.datetime_complete
     assert slow.datetime_complete is not None

@@ -77,7 +77,7 @@ def test_two_statements_at_a_rung_and_one_between(
 ) -> None:
     study = pruned_study(storage_url)
     trial = study.ask()
-    study.pruner.tracker(study)  # type: ignore[attr-defined]
+    study.pruner._tracker(study)  # type: ignore[attr-defined]
     _fill(study, trials)
     monkeypatch.setattr(study, "get_trials", lambda *_, **__: pytest.fail("read all trials"))
     for step in range(20):

@@ -69,7 +69,7 @@ def test_duration_counts_from_construction(storage: str | None, clock: Any) -> N
     clock.advance(3000)
     trial = reported(study, 1.0)
     assert trial.should_prune() is False
-    terms = study.pruner.terms(study)  # type: ignore[attr-defined]
+    terms = study.pruner._terms(study)  # type: ignore[attr-defined]
     assert terms.deadline - time.time() == pytest.approx(600, abs=5)
 
 
@@ -170,7 +170,7 @@ def test_optimize_returns_without_a_gate(
 
     study.optimize(train, n_jobs=n_jobs)
     assert all(trial.state.is_finished() for trial in study.trials)
-    left = study.pruner.tracker(study).time_left()  # type: ignore[attr-defined]
+    left = study.pruner._tracker(study).time_left()  # type: ignore[attr-defined]
     assert -5.0 * n_jobs <= left < 25, "no trial starts in vain, and none is left out"
 
 

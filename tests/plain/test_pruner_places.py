@@ -83,7 +83,7 @@ def test_grpc_proxy_needs_table(storage_url: str, tmp_path: Path, beside: bool) 
         assert reported(study, 2.0).should_prune() is True
         pruner = study.pruner
         assert isinstance(pruner, DeadlinePruner)
-        assert pruner.terms(study).study_id == (2 if beside else 1)
+        assert pruner._terms(study).study_id == (2 if beside else 1)
     finally:
         proxy.close()
         server.stop(0)

@@ -36,7 +36,7 @@ def _work(url: str, seed: int, n_jobs: int, ready: Barrier, answers: Any) -> Non
         study_name="s", storage=url, pruner=pruner, sampler=DeadlineSampler(seed=seed)
     )
     study.optimize(_objective, n_jobs=n_jobs, callbacks=[DeadlineGate()])
-    tracker = pruner.tracker(study)
+    tracker = pruner._tracker(study)
     answers.put((tracker.time_left(), tracker.terms.deadline))
 
 

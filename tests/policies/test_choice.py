@@ -166,7 +166,7 @@ def test_parameters_are_in_the_terms_and_the_first_hold() -> None:
 def test_a_worker_asks_for_what_the_pruner_leaves_open(fixed: bool) -> None:
     study = optuna.create_study(pruner=DeadlinePruner("1h", max_resource=9))
     if fixed:
-        assert study.pruner.terms(study).policy is None  # type: ignore[attr-defined]
+        assert study.pruner._terms(study).policy is None  # type: ignore[attr-defined]
     with pytest.raises(DeadlineConflict, match=r"max_resource 9 .* max_resource 7"):
         agree(study, None, Given("seer", {"max_resource": 7}))
     asked = {"min_resource": None, "n_trials": 2}
