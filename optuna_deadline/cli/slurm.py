@@ -25,11 +25,11 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.cli.app import ObjectivePlace, Storage, command
 from optuna_deadline.cli.databases import check_url, load_study, storage_options
 from optuna_deadline.cli.option_groups import Without
-from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.study.terms import read_stored
 
 #: Seconds for which a worker waits for the slots of a dead worker: twice a lease and its grace.
 WAIT = 90
@@ -300,8 +300,9 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
             "nodes reach."
         )
     found = load_study(name, storage)
-    terms = agree(found, None)
-    table = AllocationTable(open_table(found), name, terms.study_id)
+    database = open_table(found)
+    terms = read_stored(database, found)  # a worker adds what the study lacks
+    table = AllocationTable(database, name, terms.study_id)
     orders = table.orders("")
     if orders.settled or orders.end <= table.now():
         raise DeadlineError(

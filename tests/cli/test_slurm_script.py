@@ -10,11 +10,13 @@ import optuna
 import pytest
 from typer.testing import CliRunner
 
+from optuna_deadline import DeadlinePruner
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.cli.slurm import SlurmJob, array_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.study import terms
 from optuna_deadline.study.rows import ANY_STUDY, bring_forward
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
@@ -125,6 +127,22 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
     assert "    --study 'my digits'\n" in script and "    --gpus all\n" in script
     assert "    --multi-node\n" in script and "    --weight 2.0\n" in script
     assert not list(tmp_path.glob("optuna_deadline_slurm*"))
+
+
+@pytest.mark.postgres
+def test_the_policy_of_a_plain_study_is_left_to_its_first_worker(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    study = optuna.create_study(
+        study_name="plain", storage=postgres_url, pruner=DeadlinePruner("1h")
+    )
+    study.pruner._terms(study)  # type: ignore[attr-defined]
+    words = ["train.py:objective", "--study", "plain", "--storage", postgres_url]
+    assert run(*words, "--gpus-per-node", "4", "--dry-run")[0] == 0
+    known = terms.read(open_table(study), study)
+    assert known is not None and known.policy is None
 
 
 @pytest.mark.postgres
