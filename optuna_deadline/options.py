@@ -44,7 +44,6 @@ class CommandOption(NamedTuple):
         name: The field's name.
         type: Its type on the command line.
         default: Its default, or MISSING of dataclasses.
-        flags: The flags, if they are not derived from the name.
         variable: An environment variable that sets it.
         help: The first sentence of its description.
     """
@@ -52,23 +51,17 @@ class CommandOption(NamedTuple):
     name: str
     type: Any
     default: Any
-    flags: Sequence[str]
     variable: str | None
     help: str
 
 
-def _option(type_: Any, *flags: str, variable: str | None = None, **default: Any) -> Any:
-    return field(metadata={"type": type_, "flags": flags, "variable": variable}, **default)
+def _option(type_: Any, *, variable: str | None = None, **default: Any) -> Any:
+    return field(metadata={"type": type_, "variable": variable}, **default)
 
 
-def _flag(name: str) -> Any:
-    """An option that is given or not."""
-    return _option(bool, name, default=False)
-
-
-def _optional(type_: Any, *flags: str, variable: str | None = None) -> Any:
+def _optional(type_: Any, variable: str | None = None) -> Any:
     """An option that is None by default."""
-    return _option(type_ | None, *flags, variable=variable, default=None)
+    return _option(type_ | None, variable=variable, default=None)
 
 
 def options_of(kind: type[Any]) -> tuple[CommandOption, ...]:
@@ -79,8 +72,8 @@ def options_of(kind: type[Any]) -> tuple[CommandOption, ...]:
         texts |= {name: " ".join(text.split()) for name, text in found}
     return tuple(
         CommandOption(
-            each.name, each.metadata["type"], each.default, each.metadata["flags"],
-            each.metadata["variable"], re.split(r"(?<=\.)\s", texts[each.name])[0],
+            each.name, each.metadata["type"], each.default, each.metadata["variable"],
+            re.split(r"(?<=\.)\s", texts[each.name])[0],
         )
         for each in fields(kind)
         if each.metadata
@@ -99,7 +92,7 @@ class TrialOptions:
     """
 
     max_slots: int | None = _optional(int)
-    keep_all: bool = _flag("--keep-all")
+    keep_all: bool = _option(bool, default=False)
 
     def __post_init__(self) -> None:
         check_max_slots(self.max_slots)
@@ -147,7 +140,7 @@ class WorkerOptions(TrialOptions):
     gpus: str | int | None = _optional(str)
     gpu_ids: str | Sequence[int] | None = _optional(str)
     cpus: int | None = _optional(int)
-    oversubscribe: bool = _flag("--oversubscribe")
+    oversubscribe: bool = _option(bool, default=False)
     pool: str | None = _optional(str)
     weight: float | None = _optional(float)
     sharing: str = _option(str, default=DEFAULT_SHARING)
@@ -155,7 +148,7 @@ class WorkerOptions(TrialOptions):
     hang_timeout: float = _option(float, default=HANG_TIMEOUT)
     keep_warm: int = _option(int, default=0)
     dashboard: bool | None = _optional(bool)
-    multi_node: bool = _flag("--multi-node")
+    multi_node: bool = _option(bool, default=False)
     host_type: str | None = _optional(str, variable=HOST_TYPE)
     max_time: DeadlineLike | None = _optional(str)
     slot_timeout: float = _option(float, default=0.0)

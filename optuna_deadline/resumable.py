@@ -268,7 +268,7 @@ def _random_state() -> dict[str, Any]:
         found["numpy"] = _encoded(list(numpy.random.get_state()), "numpy.random")
     if (torch := sys.modules.get("torch")) is not None:
         found["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # to ask would begin a context on each GPU
             found["cuda"] = torch.cuda.get_rng_state_all()
     return found
 

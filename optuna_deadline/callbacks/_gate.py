@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -11,6 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from optuna_deadline._optuna import id_of, is_stopping, storage_of
+from optuna_deadline.dashboard import is_wanted
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.pruners._study_tracker import StudyTracker
@@ -43,9 +43,7 @@ class DeadlineGate:
     """
 
     def __init__(self, dashboard: bool | None = None) -> None:
-        self._publish = (
-            find_spec("optuna_dashboard") is not None if dashboard is None else dashboard
-        )
+        self._publish = is_wanted(dashboard)
 
     def __call__(self, study: Study, trial: FrozenTrial) -> None:
         """Decide whether another trial may start.

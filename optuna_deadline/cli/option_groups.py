@@ -66,7 +66,9 @@ class OptionGroup:
 
 
 def _parameter(option: CommandOption) -> inspect.Parameter:
-    about = typer.Option(*option.flags, help=option.help, envvar=option.variable)
+    # A flag alone, since Typer would add --no-NAME.
+    flags = [f"--{option.name.replace('_', '-')}"] if option.type is bool else []
+    about = typer.Option(*flags, help=option.help, envvar=option.variable)
     default = option.default
     if default is MISSING:
         default = inspect.Parameter.empty

@@ -23,6 +23,7 @@ from optuna_deadline.simulation.comparison import (
     Case,
     PolicyRow,
     collect_seldom,
+    paired_cases,
     read_deadline,
     run_all,
     summarise,
@@ -87,16 +88,9 @@ def simulate(
     seconds, relative = read_deadline(deadline)
     cluster = Cluster(slots=slots, speedup=_read_scaling(scaling, data))
     families = choose(family or [], data)
-    cases = [
-        Case(
-            decides, workload, seed, cluster, seconds, relative, steps,
-            data=data,
-        )
-        for workloads in families.values()
-        for workload in workloads
-        for seed in range(seeds)
-        for decides in policies
-    ]  # fmt: skip
+    setting = Case("", "", 0, cluster, seconds, relative, steps, data=data)
+    everything = [workload for workloads in families.values() for workload in workloads]
+    cases = paired_cases(setting, policies, everything, seeds)
     collect_seldom()
     progress = track(
         run_all(cases, jobs),

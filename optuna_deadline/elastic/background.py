@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from optuna.study import Study
@@ -15,6 +14,7 @@ from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.notify import NotificationListener
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.dashboard import is_wanted
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.worker.agent import Agent
@@ -148,13 +148,8 @@ def dashboard_publisher(
     wanted: bool | None,
 ) -> Publisher | None:
     """Update optuna-dashboard until the block ends, if wanted and if it can show this study."""
-    if not should_publish(wanted):
+    if not is_wanted(wanted):
         return None
     from optuna_deadline.dashboard.publisher import make_publisher
 
     return make_publisher(database, study, table, terms, lambda: planner.is_elected)
-
-
-def should_publish(publish: bool | None) -> bool:
-    """Whether to publish: the given choice, else whether optuna-dashboard is installed."""
-    return find_spec("optuna_dashboard") is not None if publish is None else publish

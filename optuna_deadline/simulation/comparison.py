@@ -9,7 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -69,6 +69,25 @@ class Case:
         parameters = {"max_resource": workload.steps, **dict(self.parameters)}
         policy = policy_choice.make(copy.deepcopy(self.policy), parameters)
         return simulate(policy, workload, self.cluster, deadline=seconds, seed=self.seed)
+
+
+def paired_cases(
+    setting: Case, policies: Sequence[PolicyLike], workloads: Sequence[str], seeds: int
+) -> list[Case]:
+    """The cases of all policies, workloads and seeds in the order that :func:`summarise` reads.
+
+    Args:
+        setting: All else of a case.
+        policies: The policies.
+        workloads: Generated families and recorded workloads.
+        seeds: Studies of each workload.
+    """
+    return [
+        replace(setting, policy=policy, family=workload, seed=seed)
+        for workload in workloads
+        for seed in range(seeds)
+        for policy in policies
+    ]
 
 
 def run_all(cases: Sequence[Runnable[Found]], jobs: int = 1) -> Iterator[Found]:
@@ -261,15 +280,11 @@ def compare(
         policy_choice.make(policy, {})
     seconds, relative = read_deadline(deadline)
     cluster = Cluster(slots=slots, speedup=speedup)
+    setting = Case("", "", 0, cluster, seconds, relative, steps, data=data)
     chosen = choose([families] if isinstance(families, str) else families, data)
     rows: list[PolicyRow] = []
     for family, workloads in chosen.items():
-        cases = [
-            Case(policy, workload, seed, cluster, seconds, relative, steps, data=data)
-            for workload in workloads
-            for seed in range(seeds)
-            for policy in named.values()
-        ]
+        cases = paired_cases(setting, [*named.values()], workloads, seeds)
         rows += summarise([*named], list(run_all(cases, jobs)), family)
     title = f"{', '.join(chosen)}: {slots} slots, deadline {deadline}, {seeds} seeds"
     return Comparison(title, tuple(rows))

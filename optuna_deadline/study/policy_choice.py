@@ -38,6 +38,8 @@ def parse(policy: PolicyLike | None) -> tuple[PolicyLike | None, dict[str, Any]]
     Raises:
         DeadlineError: A text has a parameter without a name or a value.
     """
+    if policy is None:
+        return None, {}
     if isinstance(policy, str):
         return parse_call(policy, "policy")
     kind = policy if isinstance(policy, type) else type(policy)

@@ -357,15 +357,7 @@ def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
 
 
 def _extending(stored: Terms) -> str:
-    """How to move a deadline that has passed, for error messages."""
-    return spelled(
-        "optuna_deadline.extend(study, '2h')",
-        f"'optuna-deadline set {stored.name} --deadline 2h'",
-    )
-
-
-def _moving(stored: Terms) -> str:
-    """How to move a deadline that is ahead; a duration would move it at each start of a script."""
+    """How to move a deadline, for error messages."""
     return spelled(
         "optuna_deadline.extend(study, '2h')",
         f"'optuna-deadline set {stored.name} --deadline 2h'",
@@ -398,7 +390,7 @@ def _check_join(stored: Terms, wanted: Deadline, began: float) -> None:
     if not _held(stored, wanted):
         raise DeadlineConflict(
             f"The study {stored.name!r} has the deadline {stored} and this process asks for "
-            f"{wanted}; give the same one, or move it for all processes with {_moving(stored)}."
+            f"{wanted}; give the same one, or move it for all processes with {_extending(stored)}."
         )
     # Only if it had passed when the caller started: if it passed since, a trial must end.
     if stored.deadline <= began:

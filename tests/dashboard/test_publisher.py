@@ -15,11 +15,11 @@ from optuna_dashboard._custom_plot_data import get_plotly_graph_objects
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.records import Assignment, Grant, NewReport
 from optuna_deadline.allocation.table import AllocationTable
+from optuna_deadline.dashboard import is_wanted
 from optuna_deadline.dashboard import publisher as publishing
 from optuna_deadline.dashboard.attributes import OURS, DashboardAttributes
 from optuna_deadline.dashboard.publisher import Publisher, figures, make_publisher
 from optuna_deadline.elastic import agree
-from optuna_deadline.elastic.background import should_publish
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.reader import HistoryReader, read_history
 from optuna_deadline.study.terms import Given
@@ -243,7 +243,7 @@ def test_the_dashboard_of_another_database_is_left_alone(tmp_path: object) -> No
     url = f"sqlite:///{tmp_path}/table.db"
     engine = open_table(study, url)
     assert DashboardAttributes.of(engine, study) is None
-    assert not should_publish(False) and should_publish(None), "optuna-dashboard is installed here"
+    assert not is_wanted(False) and is_wanted(None), "optuna-dashboard is installed here"
 
 
 def test_figures_stay_within_their_bytes(scene: Scene) -> None:

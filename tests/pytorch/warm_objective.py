@@ -31,7 +31,7 @@ def note(trial: int, fence: int, step: int, what: str = "step") -> None:
 
 
 class Net(pl.LightningModule):
-    """Has dropout, batch norm, an average of its own, and is told when it is warm."""
+    """Has dropout, batch norm, an average of its own, and hooks that note when it is warm."""
 
     def __init__(self, trial: Any) -> None:
         super().__init__()
