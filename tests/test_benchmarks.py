@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.nightly_but(r"^$")]
 
 def test_bulk_loaded_trials_are_what_optuna_reads(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="bulk")
-    DeadlinePruner("1h").terms(study)
+    DeadlinePruner("1h")._terms(study)
     add_trials(study, 5, steps=20, state=TrialState.COMPLETE, seed=1)
     add_trials(study, 3, steps=20, state=TrialState.RUNNING, seed=2)
     remembered = list(study._storage._studies[study._study_id].trials.values())  # type: ignore[attr-defined]
