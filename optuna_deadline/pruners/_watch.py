@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ PROCESS = "optuna_deadline:process"
 
 _GRACE = 0.25  # seconds after the deadline in which a trial may end
 _PAUSE, _LOOKS = 1.0, 10  # while no trial runs that asks nothing
-_DEPTH = 8  # pruners in pruners, each with its dictionary, and the study's
+_DEPTH = 6  # pruners in pruners, or in lists of them
 _LATE = 0.5  # seconds after the deadline from which a trial's end is worth a word
 _ADVICE = (
     "Report in the objective and ask trial.should_prune() after each report; DeadlineSampler "
@@ -78,12 +78,18 @@ class DeadlineWatch:
             "while optuna_deadline.time_left(study) > 0."
         )
 
-    def look(self, looks: int = 1) -> None:
-        """Tell which trials run past the deadline without having asked."""
+    def look(self, looks: int = 1, known: Sequence[weakref.ref[Study]] = ()) -> None:
+        """Tell which trials run past the deadline without having asked.
+
+        Args:
+            looks: How often to look while no such trial runs.
+            known: The studies that the last look found.
+        """
         pruner = self._pruner()
         if pruner is None or self._silent:
             return
-        studies = list(_studies_of(pruner))
+        studies = [study for ref in known if (study := ref()) is not None]
+        studies = studies or list(_studies_of(pruner))
         for study in studies:
             try:
                 left, asked = pruner._situation(study)
@@ -99,10 +105,12 @@ class DeadlineWatch:
                 self._say(*_overrun(study, unasked[0], trials, pruner))
                 return
         if studies and looks > 1:
-            self._look_in(_PAUSE, looks - 1)
+            self._look_in(_PAUSE, looks - 1, [weakref.ref(study) for study in studies])
 
-    def _look_in(self, seconds: float, looks: int) -> None:
-        self._timer = threading.Timer(seconds, self.look, (looks,))
+    def _look_in(
+        self, seconds: float, looks: int, known: Sequence[weakref.ref[Study]] = ()
+    ) -> None:
+        self._timer = threading.Timer(seconds, self.look, (looks, known))
         self._timer.daemon = True
         self._timer.start()
 
@@ -144,18 +152,27 @@ def _overrun(
 def _studies_of(pruner: DeadlinePruner) -> Iterator[Study]:
     """The studies with this pruner; Optuna tells a pruner of none until a trial asks.
 
-    They are found by what refers to the pruner. A list of all objects would do, but it also refers
-    to a tuple that another thread is building, and Python then raises a SystemError there.
+    They are found by what refers to the pruner and to the pruners around it; nothing else is
+    followed, since each look at all objects stops all threads for a moment. A list of all objects
+    would take one look, but it also refers to a tuple that another thread is building, and Python
+    then raises a SystemError there.
     """
     from optuna_deadline.pruners._wrapped import find_deadline_pruner
 
     level: list[Any] = [pruner]
     seen = {id(pruner)}
     for _ in range(_DEPTH):
+        if not level:
+            return
         seen.add(id(level))
-        holders = [one for one in gc.get_referrers(*level) if id(one) not in seen]
+        holders = gc.get_referrers(*level)
+        seen.add(id(holders))
+        if attributes := [one for one in holders if isinstance(one, dict)]:
+            seen.add(id(attributes))
+            holders += gc.get_referrers(*attributes)
+        holders = [one for one in holders if id(one) not in seen]
         seen |= {id(one) for one in holders}
-        level = [one for one in holders if isinstance(one, (BasePruner, dict, list, tuple))]
+        level = [one for one in holders if isinstance(one, (BasePruner, list, tuple))]
         for holder in holders:
             if not issubclass(type(holder), Study):
                 continue

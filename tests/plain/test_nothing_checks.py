@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -201,14 +203,14 @@ def test_a_deadline_that_was_moved_is_looked_at_again(
 
 
 def test_the_watch_ends_with_its_pruner() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pruners = [DeadlinePruner("1h") for _ in range(5)]
-    assert threading.active_count() == before + 5
-    threads = threading.enumerate()[-5:]
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 5
     del pruners
     for thread in threads:
         thread.join(10)
-    assert threading.active_count() == before
+        assert not thread.is_alive()
 
 
 def test_a_worker_that_uses_the_study_ends_the_watch(
@@ -238,10 +240,40 @@ def test_a_loop_that_asks_and_tells_too_long_is_told_of_time_left(
     assert "while optuna_deadline.time_left(study) > 0" in line
 
 
-def test_a_look_finds_the_study_of_a_pruner_that_nothing_has_asked(clock: FakeClock) -> None:
+@pytest.mark.parametrize("around", WRAPPED)
+def test_a_look_finds_the_study_of_a_pruner_that_nothing_has_asked(
+    around: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All objects are looked at a few times only, however much refers to the pruner."""
     pruner = DeadlinePruner("10s")._start(clock)
-    study = optuna.create_study(pruner=PatientPruner(pruner, patience=1))
+    study = optuna.create_study(pruner=WRAPPED[around](pruner))
+    others: list[Any] = [[pruner], {"pruner": pruner}, (pruner,)]
+    others += [{"others": others, "also": [others]}]
+    looks: list[int] = []
+
+    def get_referrers(*objects: object) -> list[Any]:
+        looks.append(len(objects))
+        return gc.get_referrers(*objects)
+
+    monkeypatch.setattr(_watch, "gc", SimpleNamespace(get_referrers=get_referrers))
     assert list(_watch._studies_of(pruner)) == [study]
+    assert len(looks) <= 10 and sum(looks) < 50, looks
+
+
+def test_later_looks_know_the_studies_of_the_first(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruner = DeadlinePruner("10s")._start(clock)
+    study = optuna.create_study(pruner=pruner)
+    planned: list[Any] = []
+    monkeypatch.setattr(pruner._watch, "_look_in", lambda *given: planned.append(given))
+    clock.advance(12)
+    pruner._watch.look(10)
+    [(_, looks, known)] = planned
+    assert (looks, [ref() for ref in known]) == (9, [study])
+    monkeypatch.setattr(_watch, "_studies_of", None)
+    pruner._watch.look(looks, known)
+    assert len(planned) == 2
 
 
 def test_a_look_for_studies_does_not_disturb_a_tuple_that_is_being_built() -> None:
