@@ -185,6 +185,7 @@ def test_a_table_that_is_alone_has_no_earlier_study() -> None:
         Case("median+earlier", "recorded/digits", 0, SETTING, None).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["random", "optuna_median"])
 def test_a_study_opens_no_more_trials_than_there_are_configurations(policy: str) -> None:
     setting = Setting(4, trainings=200, overhead=0.5)

@@ -13,6 +13,7 @@ from benchmarks.headlines.rows import Options, Row
 from benchmarks.measuring import Progress
 
 
+@pytest.mark.slow
 def test_every_row_is_there_with_its_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import MaxMinFair
 from optuna_deadline.policies.shockwave import Shares, Shockwave
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_but("seer_has|hermes_finds|max_min")]
 
 
 def holds(value: float) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiers import TURNS, runs
+from tiers import SAME_WORK, TURNS, runs, slowness
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,11 @@ def test_a_changed_area_runs_its_nightly_tests() -> None:
     marks = ("slow", "nightly")
     assert runs("tests/workers/a.py::b", marks, "landing", None, ["tests/workers"])
     assert not runs("tests/workers_of/a.py::b", marks, "landing", None, ["tests/workers"])
+
+
+def test_a_budget_grows_with_the_time_that_the_same_work_takes() -> None:
+    assert slowness([]) == slowness([SAME_WORK / 2]) == 1
+    assert slowness([SAME_WORK, 3 * SAME_WORK, 40 * SAME_WORK]) == pytest.approx(3)
 
 
 @pytest.mark.slow

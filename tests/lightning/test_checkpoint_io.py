@@ -151,6 +151,7 @@ def test_the_state_that_lightnings_default_would_keep_can_be_asked_for(tmp_path:
     assert all(map(torch.equal, model.parameters(), trained))
 
 
+@pytest.mark.slow
 def test_an_older_lightning_is_refused_where_it_is_imported() -> None:
     code = "import lightning; lightning.__version__ = '2.5.6'; import optuna_deadline_lightning"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -188,9 +188,9 @@ def test_work_whose_least_slots_fit_is_in_time(kinds: list[tuple[float, float]])
         for number, (work, slack) in enumerate(kinds)
     }
     search = StudyView(9, weight=1e6, deadline=1e5, most=capacity)
-    now, step = 0.0, min(study.deadline for study in studies.values()) / 60
-    last = max(study.deadline for study in studies.values())
-    while now < last and any(study.work for study in studies.values()):
+    now = 0.0
+    while undone := [study.deadline for study in studies.values() if study.work]:
+        step = min(undone) / 60
         pool = PoolSnapshot(now, capacity, (*studies.values(), search))
         rates = PURSE.rates(pool)
         now += step

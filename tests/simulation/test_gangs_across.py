@@ -49,6 +49,7 @@ def test_a_host_that_dies_ends_its_gangs_and_nobody_holds_a_part(seed: int) -> N
     assert outcome.value is not None
 
 
+@pytest.mark.slow
 def test_what_was_measured_decides_whether_hosts_are_crossed() -> None:
     """Where it is fast the trials get further than apart; where it is slow it is soon left."""
 

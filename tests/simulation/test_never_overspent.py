@@ -25,6 +25,7 @@ played = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 6, phases=[Phase.explicit, Phase.generate])
 @given(played)
 def test_the_budget_is_not_exceeded(study: Played) -> None:
