@@ -29,11 +29,13 @@ recorded ones; changing each by half changes little.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
-from collections.abc import Sequence
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 import numpy as np
+
+from optuna_deadline.policies.api import WORST
+from optuna_deadline.policies.rungs import BY_NUMBER, RungTable
 
 TOP = 1 / 6  # of a rung always goes on
 _HALF = 1 / 2  # before anything is measured: each rung then takes the same time
@@ -109,52 +111,55 @@ class PruneReason:
         )
 
 
-def _worst_if_nan(score: float) -> float:
-    return -math.inf if math.isnan(score) else score
-
-
-class RungStatistics:
-    """The values at one rung, paired with those at the next."""
+class RankPairs:
+    """The scores at one rung, paired with those at the next."""
 
     def __init__(self) -> None:
-        self.values: list[float] = []  # sorted
-        self.rises: list[float] = []  # sorted
+        self._rises: list[float] = []  # sorted
         self._pairs = np.empty((2, 16))  # here and at the next rung; grows by doubling
         self._agreeing = self._compared = 0
 
-    def add(self, score: float) -> None:
-        """Record the score of a trial; NaN counts as the worst."""
-        insort(self.values, _worst_if_nan(score))
+    def __len__(self) -> int:
+        return len(self._rises)
 
-    def add_pair(self, here: float, there: float) -> None:
-        """Record the scores of a trial that has reached the next rung too."""
+    def add(self, here: float, there: float) -> None:
+        """Add the scores of a trial that has reached the next rung too."""
         if not (math.isfinite(here) and math.isfinite(there)):
             return
-        known = len(self.rises)
+        known = len(self)
         if known == self._pairs.shape[1]:
             self._pairs = np.concatenate([self._pairs, np.empty_like(self._pairs)], axis=1)
-        pairs = self._pairs[:, :known]
-        signs = np.sign(pairs[0] - here) * np.sign(pairs[1] - there)
-        self._agreeing += int(np.count_nonzero(signs > 0))
-        self._compared += int(np.count_nonzero(signs))
         self._pairs[:, known] = here, there
-        insort(self.rises, there - here)
+        insort(self._rises, there - here)
+        self._compare(here, there, 1)
 
-    def better_than(self, score: float) -> int:
-        """The number of values above a score."""
-        return len(self.values) - bisect_right(self.values, score)
+    def remove(self, here: float, there: float) -> None:
+        """Undo :meth:`add`."""
+        if not (math.isfinite(here) and math.isfinite(there)):
+            return
+        self._compare(here, there, -1)
+        pairs, last = self._pairs[:, : len(self)], len(self) - 1
+        pairs[:, ((pairs[0] == here) & (pairs[1] == there)).argmax()] = pairs[:, last]
+        del self._rises[bisect_left(self._rises, there - here)]
+
+    def _compare(self, here: float, there: float, sign: int) -> None:
+        """Count how others agree with a pair; one does not compare with itself."""
+        pairs = self._pairs[:, : len(self)]
+        signs = np.sign(pairs[0] - here) * np.sign(pairs[1] - there)
+        self._agreeing += sign * int(np.count_nonzero(signs > 0))
+        self._compared += sign * int(np.count_nonzero(signs))
 
     @property
     def median_rise(self) -> float | None:
         """Never negative; None as long as too few are known."""
-        if len(self.rises) < _KNOWN:
+        if len(self) < _KNOWN:
             return None
-        return max(0.0, self.rises[len(self.rises) // 2])
+        return max(0.0, self._rises[len(self) // 2])
 
     @property
     def trust(self) -> float:
         """How far the order here is that at the next rung, from 0 to 1."""
-        pairs = len(self.rises)
+        pairs = len(self)
         if pairs < 2 or not self._compared:
             return 1.0
         tau = 2 * self._agreeing / self._compared - 1
@@ -163,46 +168,53 @@ class RungStatistics:
         return min(1.0, max(0.0, shrunk / _FULL))
 
 
-class Rungs:
-    """All values of a study by rung; scores are larger-is-better."""
+class Rungs(RungTable):
+    """All values of a study by rung, and how well ranks hold from each rung to the next."""
 
     def __init__(self) -> None:
-        self._rungs: list[RungStatistics] = []
-        self._scores: dict[int, dict[int, float]] = {}
+        super().__init__(1, 2, BY_NUMBER)
+        self._pairs: list[RankPairs] = []
 
-    def add(self, number: int, rung: int, score: float) -> bool:
-        """Record a trial's score at a rung; False where one is known, which stays."""
-        mine = self._scores.setdefault(number, {})
-        if rung in mine:
+    def record(self, number: int, place: int, score: float) -> bool:
+        """Record a trial's score at a rung; NaN counts as the worst."""
+        if not super().record(number, place, WORST if math.isnan(score) else score):
             return False
-        while len(self._rungs) <= rung:
-            self._rungs.append(RungStatistics())
-        mine[rung] = score
-        self._rungs[rung].add(score)
-        if rung - 1 in mine:
-            self._rungs[rung - 1].add_pair(mine[rung - 1], score)
-        if rung + 1 in mine:
-            self._rungs[rung].add_pair(score, mine[rung + 1])
+        while len(self._pairs) < len(self.rungs):
+            self._pairs.append(RankPairs())
+        for below in (place - 1, place):
+            if pair := self._pair(number, below):
+                self._pairs[below].add(*pair)
         return True
 
-    def known(self, number: int) -> int:
-        """How many rungs hold a score of the trial."""
-        return len(self._scores.get(number, ()))
+    def forget(self, number: int, reached: int) -> None:
+        """Delete a trial's records on so many rungs."""
+        for place in range(reached):
+            if pair := self._pair(number, place):
+                self._pairs[place].remove(*pair)
+        super().forget(number, reached)
 
-    def rank(self, number: int, rung: int) -> tuple[int, int]:
+    def _pair(self, number: int, place: int) -> tuple[float, float] | None:
+        """A trial's scores at a rung and at the next one, if it has both."""
+        both = self.rungs[max(0, place) : place + 2]
+        if len(both) < 2 or any([number not in rung.recorded for rung in both]):
+            return None
+        return both[0].recorded[number], both[1].recorded[number]
+
+    def rank(self, number: int, place: int) -> tuple[int, int]:
         """How many values at a rung are better than the trial's, and how many there are.
 
         Both are 0 for a trial without a value there.
         """
-        score = self._scores.get(number, {}).get(rung)
-        if score is None:
+        if (score := self._score(number, place)) is None:
             return 0, 0
-        values = self._rungs[rung]
-        return values.better_than(_worst_if_nan(score)), len(values.values)
+        return self.rungs[place].better_than(score), len(self.rungs[place].ranked)
 
-    def gain(self, rung: int) -> float:
+    def _score(self, number: int, place: int) -> float | None:
+        return self.rungs[place].recorded.get(number) if place < len(self.rungs) else None
+
+    def gain(self, place: int) -> float:
         """The median rise from a rung to the next, or from the nearest one below."""
-        for below in reversed(self._rungs[: rung + 1]):
+        for below in reversed(self._pairs[: place + 1]):
             if (rise := below.median_rise) is not None:
                 return rise
         return 0.0
@@ -216,22 +228,22 @@ class Rungs:
             left: The time that a new trial would have.
         """
         place = reports.bit_length() - 1  # the newest rung that it has passed
-        if place not in self._scores.get(number, ()) or left.to_start == 0:
+        if place < 0 or (score := self._score(number, place)) is None or left.to_start == 0:
             return None
         if left.reports < reports or (left.horizon is not None and reports >= left.horizon):
             return None
-        rung, score = self._rungs[place], self._scores[number][place]
-        total, late = len(rung.values), reports / left.reports
+        rung, trust = self.rungs[place], self._pairs[place].trust
+        total, late = len(rung.ranked), reports / left.reports
         if total < 2:
             return None
-        top = max(TOP**rung.trust, late, _share_that_lasts(left))
-        if len(self._rungs[0].rises) < _KNOWN:
+        top = max(TOP**trust, late, _share_that_lasts(left))
+        if len(self._pairs[0]) < _KNOWN:
             top = max(top, _HALF)
         gain = self.gain(place) * (1 + math.log2(1 + late))
-        better = rung.better_than(_worst_if_nan(score) + gain)
+        better = rung.better_than(score + gain)
         if better < max(1, math.ceil(top * total - _ROUNDING)):
             return None
-        return PruneReason(2**place, better, total, gain, rung.trust)
+        return PruneReason(rung.milestone, better, total, gain, trust)
 
 
 def _share_that_lasts(left: TimeLeft) -> float:
@@ -262,11 +274,3 @@ def _reports_of_a_new_trial(share: float, horizon: int) -> float:
         reports += reached * (min(2 * rung, horizon) - rung)
         rung *= 2
     return reports
-
-
-def add_reports(rungs: Rungs, number: int, scores: Sequence[float]) -> None:
-    """Record the scores of a trial at the rungs that it has reached since the last call."""
-    place = rungs.known(number)
-    while 2**place <= len(scores):
-        rungs.add(number, place, scores[2**place - 1])
-        place += 1

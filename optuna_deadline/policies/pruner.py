@@ -10,24 +10,8 @@ from dataclasses import dataclass
 
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, retire_beaten
-from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, add_reports
-from optuna_deadline.policies.trial_index import ReportReader, TrialIndex
-
-
-class SnapshotRungs:
-    """The rungs of a study, kept up from one snapshot to the next."""
-
-    def __init__(self) -> None:
-        self._rungs, self._reader = Rungs(), ReportReader()
-
-    def update(self, view: TrialIndex, trials: tuple[TrialView, ...]) -> Rungs:
-        """Record new reports; rebuild all if a trial has failed or its reports have changed."""
-        found, anew = self._reader.take(trials, view.take_changed())
-        if anew:
-            self._rungs = Rungs()
-        for trial in found:
-            add_reports(self._rungs, trial.number, [one.score for one in trial.reports])
-        return self._rungs
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
+from optuna_deadline.policies.trial_index import TrialIndex
 
 
 @dataclass(frozen=True)
@@ -43,7 +27,8 @@ class MeasuredHalving(Resources):
         The rule is in :mod:`optuna_deadline.policies.measured_halving`.
         """
         view = self.index_of(snapshot.trials)
-        rungs = view.cached_object("measured", SnapshotRungs).update(view, snapshot.trials)
+        rungs = view.cached_object("measured", Rungs)
+        rungs.update(snapshot.trials, view.take_changed())
         newcomers = self.trials_left_to_open(snapshot)
 
         def beaten(trial: TrialView) -> str | None:

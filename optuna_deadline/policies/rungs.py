@@ -1,18 +1,18 @@
-"""Rungs of successive halving: the scores at each, the cut, and the round in progress.
+"""Rungs of halving: the scores of trials at milestones, their ranks, and the cut.
 
-The round in progress is read from the trials alone: the last barrier passed is the highest rung
-that a retired trial had reached, because trials retire at barriers only. So the round needs no
-memory, and a planner that is elected in the middle of it continues where the one before stopped.
+Every policy and the plain pruner read the same table. They differ in where the milestones lie, in
+what a trial's score at one is, and in what they conclude from the ranks.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies.api import WORST, Report, TrialView
+from optuna_deadline.policies.curve import extends
 
 #: Assumed number of rungs until the length of a trial is known.
 DEFAULT_RUNGS = 4
@@ -21,36 +21,39 @@ DEFAULT_RUNGS = 4
 class Rung:
     """A milestone with the score that each trial recorded when it first reached it.
 
-    A recorded score is the first report at or after the milestone and is never overwritten; the
-    cut is the ``1 - 1 / reduction_factor`` quantile, linearly interpolated (as HyperSched's code
-    has it).
+    A recorded score is never overwritten; the cut is the ``1 - 1 / reduction_factor`` quantile,
+    linearly interpolated (as HyperSched's code has it).
 
     Attributes:
-        milestone: In report steps.
+        milestone: In report steps, or in reports.
         recorded: The scores by trial.
+        ranked: The best first, each as ``(-score, number)``.
     """
 
-    __slots__ = ("_best", "_cut", "_ranked", "_reduction_factor", "milestone", "recorded")
+    __slots__ = ("_best", "_cut", "_reduction_factor", "milestone", "ranked", "recorded")
 
-    def __init__(self, milestone: int, reduction_factor: int) -> None:
+    def __init__(self, milestone: int, reduction_factor: int = 2) -> None:
         self.milestone = milestone
         self.recorded: dict[int, float] = {}
+        self.ranked: list[tuple[float, int]] = []
         self._reduction_factor = reduction_factor
-        self._ranked: list[tuple[float, int]] = []  # (-score, number), best first
         self._cut: tuple[float | None] | None = None  # None until it is computed
         self._best: frozenset[int] | None = None  # likewise
 
-    def record(self, trial: TrialView) -> None:
+    def record(self, number: int, score: float) -> None:
         """Record the score of a trial that has reached the rung."""
-        score = first_report(trial.reports, self.milestone).score
-        self.recorded[trial.number] = score
-        insort(self._ranked, (-score, trial.number))
+        self.recorded[number] = score
+        insort(self.ranked, (-score, number))
         self._cut = self._best = None
 
     def forget(self, number: int) -> None:
         """Delete a trial's record."""
-        del self._ranked[bisect_left(self._ranked, (-self.recorded.pop(number), number))]
+        del self.ranked[bisect_left(self.ranked, (-self.recorded.pop(number), number))]
         self._cut = self._best = None
+
+    def better_than(self, score: float) -> int:
+        """How many scores are above another."""
+        return bisect_left(self.ranked, (-score, -1))
 
     @property
     def cutoff(self) -> float | None:
@@ -66,25 +69,25 @@ class Rung:
     def between(self, cut: float | None, other: float | None) -> list[int]:
         """Trials that pass at one of two cuts and not at the other."""
         low, high = sorted((self._passing(cut), self._passing(other)))
-        return [number for _, number in self._ranked[low:high]]
+        return [number for _, number in self.ranked[low:high]]
 
     def _passing(self, cut: float | None) -> int:
         """How many pass at a cut: they are the first of the ranking."""
-        ranked = self._ranked
+        ranked = self.ranked
         return len(ranked) if cut is None else bisect_right(ranked, (-cut, math.inf))
 
     @property
     def best(self) -> frozenset[int]:
         """The best ``1 / reduction_factor``; a diverged trial is never among them."""
         if self._best is None:
-            count = len(self._ranked) // self._reduction_factor
-            best = [number for score, number in self._ranked[:count] if score < math.inf]
+            count = len(self.ranked) // self._reduction_factor
+            best = [number for score, number in self.ranked[:count] if score < math.inf]
             self._best = frozenset(best)
         return self._best
 
     def _compute_cutoff(self) -> float | None:
         """The quantile as numpy interpolates it; numpy itself takes 100 times as long here."""
-        ranked, last = self._ranked, len(self._ranked) - 1
+        ranked, last = self.ranked, len(self.ranked) - 1
         if last < 1:
             return None
         place = (1 - 1 / self._reduction_factor) * last
@@ -114,22 +117,6 @@ def milestones(min_resource: int, reduction_factor: int, max_resource: int) -> l
     return steps
 
 
-def build_rungs(
-    trials: Iterable[TrialView], min_resource: int, reduction_factor: int
-) -> list[Rung]:
-    """The rungs as they stand, lowest first; failed trials are left out."""
-    judged = [trial for trial in trials if trial.state != "failed" and trial.reports]
-    highest = max((trial.reports[-1].step for trial in judged), default=0)
-    rungs = []
-    for milestone in milestones(min_resource, reduction_factor, highest):
-        rung = Rung(milestone, reduction_factor)
-        for trial in judged:
-            if trial.reports[-1].step >= milestone:
-                rung.record(trial)
-        rungs.append(rung)
-    return rungs
-
-
 def first_report(reports: Sequence[Report], milestone: int) -> Report:
     """The first report at or after a milestone that the trial has reached."""
     guess = milestone - reports[0].step  # right if every step is reported
@@ -138,73 +125,102 @@ def first_report(reports: Sequence[Report], milestone: int) -> Report:
     return reports[bisect_left(reports, milestone, key=lambda report: report.step)]
 
 
-#: A round ends for trials that take this many times as long as the median one.
-PATIENCE = 1.25
+def best_until(reports: Sequence[Report], milestone: int) -> float:
+    """The best score until a step; the worst for a trial that has diverged there."""
+    until = reports[: bisect_left(reports, milestone, key=lambda report: report.step) + 1]
+    return WORST if until[-1].score == WORST else max(report.score for report in until)
 
 
-def ladder(min_resource: int, reduction_factor: int, last: int) -> tuple[int, ...]:
-    """The rungs below the last step, and the last step itself."""
-    steps = milestones(min_resource, reduction_factor, last)
-    return (*(step for step in steps if step * 1.5 <= last), last)
+class RungRule(NamedTuple):
+    """How reports are read at milestones."""
+
+    extent: Callable[[Sequence[Report]], int]  #: how far they come
+    score: Callable[[Sequence[Report], int], float]  #: their score at a milestone
 
 
-def barrier(retired: Iterable[TrialView], steps: Sequence[int]) -> int:
-    """The index of the last rung at which a trial was retired; -1 before the first.
-
-    A trial that has diverged was retired by no rung.
-    """
-    furthest = max([t.step for t in retired if math.isfinite(t.last_score)], default=0)
-    return min(bisect_right(steps, furthest) - 1, len(steps) - 2)
+def _last_step(reports: Sequence[Report]) -> int:
+    return reports[-1].step
 
 
-def ranked(contenders: Sequence[TrialView], step: int) -> list[TrialView]:
-    """Sorted by the score at a rung, best first; trials that are not there yet by their last."""
-    return sorted(contenders, key=lambda trial: (-_recorded(trial, step), trial.number))
+#: The first report at or after each step.
+FIRST_REPORT = RungRule(_last_step, lambda reports, step: first_report(reports, step).score)
+#: The best report until each step.
+BEST_REPORT = RungRule(_last_step, best_until)
+#: The report of each number: the first, the second, the fourth, ...
+BY_NUMBER = RungRule(len, lambda reports, number: reports[number - 1].score)
 
 
-def round_is_over(
-    contenders: Sequence[TrialView],
-    since: int,
-    step: int,
-    pace: float,
-    speedup: Speedup,
-    settled: float,
-) -> bool:
-    """Whether a round has ended: all are through, or the rest takes too long.
+class RungTable:
+    """The rungs of a study, kept up from one snapshot to the next.
 
-    More than half must be through, so that at least one of the losers has reached the rung.
+    It is a cache: a table that takes the same trials for the first time has the same rungs.
 
     Args:
-        contenders: The trials of the round.
-        since: The rung at which the round started.
-        step: The rung at which it ends.
-        pace: Seconds of a step on one slot, the median of the trials.
-        speedup: S(k).
-        settled: Trials whose slots have changed after this instant are not judged by them yet.
+        first: The lowest milestone.
+        factor: From one milestone to the next, and the reduction factor.
+        rule: How reports are read.
+
+    Attributes:
+        rungs: Lowest first; the highest has been reached by a trial.
+        reports: What each trial that was taken had reported; nothing for a failed one.
     """
-    behind = [trial for trial in contenders if trial.alive and trial.step < step]
-    if not behind:
+
+    def __init__(self, first: int, factor: int, rule: RungRule = FIRST_REPORT) -> None:
+        self.rungs: list[Rung] = []
+        self.reports: dict[int, Sequence[Report]] = {}
+        self._first, self._factor, self._rule = first, factor, rule
+        self._reached: dict[int, int] = {}  # on how many rungs each trial is recorded
+
+    def milestone(self, place: int) -> int:
+        """The milestone of a rung."""
+        return self._first * int(self._factor**place)
+
+    def update(self, trials: Iterable[TrialView], changed: set[int]) -> None:
+        """Take the trials of these numbers, and those that were never taken."""
+        for trial in trials:
+            if trial.number in changed or trial.number not in self.reports:
+                self.take(trial)
+
+    def take(self, trial: TrialView) -> bool:
+        """Record what a trial has reported since it was taken; returns whether a rung changed.
+
+        A failed trial is forgotten, and one whose reports were replaced is recorded anew.
+        """
+        number, reports = trial.number, () if trial.state == "failed" else trial.reports
+        known, reached = self.reports.get(number, ()), self._reached.get(number, 0)
+        self.reports[number] = reports
+        changed = bool(reached) and not extends(reports, known)
+        if changed:
+            self.forget(number, reached)
+            reached = 0
+        extent = self._rule.extent(reports) if reports else 0
+        while reports and (milestone := self.milestone(reached)) <= extent:
+            self.record(number, reached, self._rule.score(reports, milestone))
+            reached, changed = reached + 1, True
+        self._reached[number] = reached
+        while self.rungs and not self.rungs[-1].recorded:
+            self.rungs.pop()
+        return changed
+
+    def record(self, number: int, place: int, score: float) -> bool:
+        """Record a trial's score at a rung; False where one is known, which stays."""
+        while place >= len(self.rungs):
+            self.rungs.append(Rung(self.milestone(len(self.rungs)), self._factor))
+        if number in self.rungs[place].recorded:
+            return False
+        self.rungs[place].record(number, score)
         return True
-    if 2 * (len(contenders) - len(behind)) <= len(contenders):
-        return False
-    for trial in behind:
-        usual = (step - since) * pace / max(speedup(trial.slots), 1e-9)
-        if not trial.running or trial.changed > settled:
-            return False
-        if trial.trained - _trained_at(trial, since) < PATIENCE * usual:
-            return False
-    return True
+
+    def forget(self, number: int, reached: int) -> None:
+        """Delete a trial's records on so many rungs."""
+        for rung in self.rungs[:reached]:
+            rung.forget(number)
 
 
-def _recorded(trial: TrialView, step: int) -> float:
-    if not trial.reports:
-        return WORST
-    if trial.step < step:
-        return trial.last_score
-    return first_report(trial.reports, step).score
-
-
-def _trained_at(trial: TrialView, step: int) -> float:
-    if step <= 0 or trial.step < step:
-        return 0.0
-    return first_report(trial.reports, step).trained
+def build_rungs(
+    trials: Iterable[TrialView], min_resource: int, reduction_factor: int
+) -> list[Rung]:
+    """The rungs as they stand, lowest first; failed trials are left out."""
+    table = RungTable(min_resource, reduction_factor)
+    table.update(trials, set())
+    return table.rungs

@@ -15,8 +15,7 @@ from operator import is_not
 from typing import Any, TypeVar, cast
 
 from optuna_deadline.policies.api import Report, TrialView
-from optuna_deadline.policies.curve import extends
-from optuna_deadline.policies.rungs import Rung
+from optuna_deadline.policies.rungs import Rung, RungTable
 
 Value = TypeVar("Value")
 
@@ -28,7 +27,6 @@ class TrialIndex:
 
     Attributes:
         alive: The trials that can still be trained, by number.
-        rungs: As :func:`~optuna_deadline.policies.rungs.build_rungs` builds them.
     """
 
     def __init__(self, min_resource: int, reduction_factor: int) -> None:
@@ -37,9 +35,8 @@ class TrialIndex:
 
     def _forget_all(self) -> None:
         self.alive: dict[int, TrialView] = {}
-        self.rungs: list[Rung] = []
+        self._table = RungTable(self.min_resource, self.reduction_factor)
         self._seen: tuple[TrialView, ...] = ()
-        self._reached: dict[int, int] = {}  # how many rungs each trial is recorded on
         self._paces: list[float] = []
         self._trained: list[float] = []
         self._horizons: list[int] = []
@@ -47,6 +44,11 @@ class TrialIndex:
         self._kept: dict[Any, Any] = {}
         self._moved: set[int] = set()
         self._of_trials: dict[tuple[int, Any], tuple[Sequence[Report], Any]] = {}
+
+    @property
+    def rungs(self) -> list[Rung]:
+        """As :func:`~optuna_deadline.policies.rungs.build_rungs` builds them."""
+        return self._table.rungs
 
     @property
     def furthest(self) -> float:
@@ -126,75 +128,20 @@ class TrialIndex:
             del self.alive[new.number]
         if old is None:
             self._known.clear()
-            self._climb(None, new)
+            self._table.take(new)
             pace, trained, horizon = None, None, None
         else:
             if (old.state, old.slots, old.horizon, old.changed) != (
                 new.state, new.slots, new.horizon, new.changed,
             ):  # fmt: skip
                 self._known.clear()
-            if old.reports is not new.reports or old.state != new.state:
-                self._climb(old, new)
+            is_same = old.reports is new.reports and old.state == new.state
+            if not is_same and self._table.take(new):
+                self._known.clear()
             pace, trained, horizon = old.step_seconds, _trained(old), old.horizon
         _exchange(self._paces, pace, new.step_seconds)
         _exchange(self._trained, trained, _trained(new))
         _exchange(self._horizons, horizon, new.horizon)
-
-    def _climb(self, old: TrialView | None, new: TrialView) -> None:
-        """Record the reports at rungs since the last update."""
-        number = new.number
-        reached = self._reached.get(number, 0)
-        anew = new.state == "failed" or (old and not extends(new.reports, old.reports))
-        if old is not None and reached and anew:
-            for rung in self.rungs[:reached]:
-                rung.forget(number)
-            reached = self._reached[number] = 0
-            self._known.clear()
-        if new.state != "failed" and new.reports:
-            last = new.reports[-1].step
-            milestone = self.min_resource * self.reduction_factor**reached
-            while milestone <= last:
-                if reached == len(self.rungs):
-                    self.rungs.append(Rung(milestone, self.reduction_factor))
-                self.rungs[reached].record(new)
-                reached += 1
-                milestone *= self.reduction_factor
-                self._reached[number] = reached
-                self._known.clear()
-        while self.rungs and not self.rungs[-1].recorded:
-            self.rungs.pop()
-
-
-class ReportReader:
-    """Finds the trials whose reports a table of rungs has not recorded yet.
-
-    Attributes:
-        seen: The reports of each trial that was found, by number.
-    """
-
-    def __init__(self) -> None:
-        self.seen: dict[int, Sequence[Report]] = {}
-
-    def take(self, trials: Sequence[TrialView], changed: set[int]) -> tuple[list[TrialView], bool]:
-        """The trials to record, and whether the table starts again with them.
-
-        It starts again if a recorded trial has failed or its reports were replaced.
-
-        Args:
-            trials: All trials of the study.
-            changed: The numbers of those that may have changed since the last call.
-        """
-        moved = [trial for trial in trials if not self.seen or trial.number in changed]
-        anew = any([self._is_other(trial) for trial in moved])
-        if anew:
-            self.seen, moved = {}, list(trials)
-        found = [trial for trial in moved if trial.reports and trial.state != "failed"]
-        self.seen.update((trial.number, trial.reports) for trial in found)
-        return found, anew
-
-    def _is_other(self, trial: TrialView) -> bool:
-        seen = self.seen.get(trial.number, ())
-        return bool(seen) and (trial.state == "failed" or not extends(trial.reports, seen))
 
 
 class TrialIndexCache:

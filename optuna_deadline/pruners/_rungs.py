@@ -53,7 +53,9 @@ class KnownRungs:
         for row in rows:
             if row.rung is not None:
                 value = math.nan if row.value is None else row.value
-                self._known += self._rungs.add(row.number, row.rung, score(value, self._direction))
+                self._known += self._rungs.record(
+                    row.number, row.rung, score(value, self._direction)
+                )
                 self._newest = max(self._newest, row.sequence)
         return rows
 

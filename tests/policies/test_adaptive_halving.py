@@ -23,12 +23,12 @@ from optuna_deadline.policies import (
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.adaptive_halving.course import Limits, Pool, longest_course
 from optuna_deadline.policies.adaptive_halving.rungs import (
-    RankedRung,
-    RungTable,
     reliabilities,
+    rungs_up_to,
     shares_kept,
     telling,
 )
+from optuna_deadline.policies.rungs import BEST_REPORT, Rung, RungTable
 from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.tables import draw
 from optuna_deadline.testing.policies import PolicyTestCase
@@ -72,10 +72,10 @@ class TestConformance(PolicyTestCase):
         return POLICY
 
 
-def rung(step: int, scores: list[float] | dict[int, float]) -> RankedRung:
-    made = RankedRung(step)
+def rung(step: int, scores: list[float] | dict[int, float]) -> Rung:
+    made = Rung(step)
     for number, score in scores.items() if isinstance(scores, dict) else enumerate(scores):
-        made.add(number, score)
+        made.record(number, score)
     return made
 
 
@@ -122,7 +122,7 @@ class TestReliability:
         assert telling(rungs) == rungs[1:]
         few = [blank, rung(2, dict(enumerate(later[:15]))), rung(4, {})]
         assert telling(few) == few, "too few to be sure"
-        assert telling([*rungs[1:], rung(8, {})])[0].step == 2, "its ranks hold"
+        assert telling([*rungs[1:], rung(8, {})])[0].milestone == 2, "its ranks hold"
 
     def test_the_less_reliable_the_more_go_on(self) -> None:
         rungs = [rung(1, {}), rung(2, {})]
@@ -131,15 +131,17 @@ class TestReliability:
 
     def test_a_table_that_is_kept_up_is_the_one_that_is_built_anew(self) -> None:
         noise = random.Random(2)
-        kept, trials = RungTable(1), [trial(n, []) for n in range(6)]
+        kept, trials = RungTable(1, 2, BEST_REPORT), [trial(n, []) for n in range(6)]
         for _ in range(60):
             n = noise.randrange(6)
             scores = [report.score for report in trials[n].reports] + [noise.random()]
             trials[n] = trial(n, scores, "failed" if noise.random() < 0.02 else "running")
             kept.update(trials, {n})
-        new = RungTable(1)
+        new = RungTable(1, 2, BEST_REPORT)
         new.update(trials, set())  # as if all changes had been taken by another table
-        assert kept.up_to(12) == new.up_to(12)
+        assert [(r.milestone, r.ranked) for r in rungs_up_to(kept, 12)] == [
+            (r.milestone, r.ranked) for r in rungs_up_to(new, 12)
+        ]
 
 
 pools = st.builds(

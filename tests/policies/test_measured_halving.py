@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from optuna_deadline.policies.measured_halving import Rungs, TimeLeft, add_reports
+from optuna_deadline.policies.api import Report, TrialView
+from optuna_deadline.policies.measured_halving import Rungs, TimeLeft
 
 AMPLE = TimeLeft(reports=1000.0)
 
@@ -14,8 +15,14 @@ AMPLE = TimeLeft(reports=1000.0)
 def study(curves: list[list[float]]) -> Rungs:
     rungs = Rungs()
     for number, scores in enumerate(curves):
-        add_reports(rungs, number, scores)
+        train(rungs, number, scores)
     return rungs
+
+
+def train(rungs: Rungs, number: int, scores: list[float], state: str = "running") -> None:
+    """Let a trial report the scores."""
+    reports = tuple(Report(step, score, float(step)) for step, score in enumerate(scores, 1))
+    rungs.take(TrialView(number, state, 1, reports))
 
 
 def test_rungs_lie_at_powers_of_two() -> None:
@@ -34,7 +41,7 @@ def test_before_anything_is_measured_half_of_a_rung_goes_on() -> None:
 def test_what_a_usual_rise_would_bring_to_the_top_goes_on() -> None:
     flat, steep = (study([[n / 100, n / 100 + rise] for n in range(12)]) for rise in (0.0, 1.0))
     for rungs in (flat, steep):
-        rungs.add(99, 0, 0.0)
+        rungs.record(99, 0, 0.0)
     assert flat.judge(99, 1, AMPLE) is not None
     assert steep.judge(99, 1, AMPLE) is None
 
@@ -61,7 +68,7 @@ def test_who_cannot_be_replaced_goes_on(left: TimeLeft) -> None:
 
 def test_a_short_finite_search_lasts_until_the_deadline() -> None:
     rungs = study([[float(number)] for number in range(100)])
-    add_reports(rungs, 200, [0.0, 0.0])
+    train(rungs, 200, [0.0, 0.0])
     few = TimeLeft(reports=1000.0, horizon=32, to_start=3, slots=1)
     assert rungs.judge(50, 1, AMPLE) is None or rungs.judge(50, 1, few) is None
     assert rungs.judge(1, 1, few) is None
@@ -74,7 +81,7 @@ def test_nan_is_worst_and_a_value_is_kept_for_good() -> None:
     assert str(verdict) == (
         "rung 1: 3 of 4 are better by more than 0, the usual gain; ranks hold 1.00"
     )
-    rungs.add(0, 0, 9.0)
+    rungs.record(0, 0, 9.0)
     assert rungs.judge(0, 1, AMPLE) is not None
 
 
@@ -83,6 +90,17 @@ def test_the_order_in_which_trials_report_does_not_matter() -> None:
     one, other = study(curves), Rungs()
     for number in reversed(range(10)):
         for rung in (2, 0, 1):
-            other.add(number, rung, curves[number][2**rung - 1])
+            other.record(number, rung, curves[number][2**rung - 1])
     for number in range(10):
         assert one.judge(number, 4, AMPLE) == other.judge(number, 4, AMPLE)
+
+
+def test_a_failed_trial_leaves_no_trace() -> None:
+    curves = [[0.1 * n, 0.3 * n, 0.2 * n, 0.5 * n] for n in range(6)]
+    rungs = study(curves)
+    for number, scores in ((8, [0.25, 0.1, 0.9]), (9, [0.15, math.nan, 0.4, 0.8])):
+        train(rungs, number, scores)
+    train(rungs, 8, [0.25, 0.1, 0.9], "failed")
+    train(rungs, 9, [], "running")  # its reports were replaced
+    for number in range(6):
+        assert rungs.judge(number, 4, AMPLE) == study(curves).judge(number, 4, AMPLE)

@@ -17,15 +17,15 @@ from statistics import fmean
 
 from optuna_deadline.policies.adaptive_halving.course import Course, Limits, Pool, longest_course
 from optuna_deadline.policies.adaptive_halving.rungs import (
-    RankedRung,
-    RungTable,
     reliabilities,
+    rungs_up_to,
     shares_kept,
     telling,
 )
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, SlotCandidate, one_slot_each, running_first
 from optuna_deadline.policies.pool_size import left_with, node_counts, stop_all, with_settled_pool
+from optuna_deadline.policies.rungs import BEST_REPORT, Rung, RungTable
 from optuna_deadline.policies.trial_index import TrialIndex
 
 #: The first trials go to the second rung whatever they score: an unselected look at the ranks.
@@ -106,7 +106,7 @@ class AdaptiveHalving(Resources):
         )
         rungs = telling(self._rungs(snapshot, view, opened, pool))
         reliable = reliabilities(rungs)
-        steps = [rung.step for rung in rungs]
+        steps = [rung.milestone for rung in rungs]
         kept = shares_kept(rungs, reliable)
         progress = [steps[-1] if t.state == "complete" else t.step for t in opened if t.reports]
         most = math.inf if newcomers is None else len(opened) + newcomers
@@ -129,10 +129,10 @@ class AdaptiveHalving(Resources):
 
     def _rungs(
         self, snapshot: Snapshot, view: TrialIndex, opened: Sequence[TrialView], pool: Pool
-    ) -> list[RankedRung]:
+    ) -> list[Rung]:
         earliest = min((t.reports[0].step for t in opened if t.reports), default=1)
         first = max(self.min_resource, earliest)
-        table = view.cached_object(("adaptive", first), lambda: RungTable(first))
+        table = view.cached_object(("adaptive", first), lambda: RungTable(first, 2, BEST_REPORT))
         table.update(snapshot.trials, view.take_changed())
         study = snapshot.deadline - snapshot.started
         deepest = (_DEPTH * study - pool.start) * pool.speedup(pool.sizes[-1]) / pool.step
@@ -143,7 +143,7 @@ class AdaptiveHalving(Resources):
         if deepest < last:
             doublings = math.floor(math.log2(max(2.0, deepest / first)) * _PLACES) / _PLACES
             last = min(last, math.ceil(first * 2**doublings))
-        return table.up_to(max(first, last))
+        return rungs_up_to(table, max(first, last))
 
 
 class Placement:
@@ -273,7 +273,7 @@ def _choose_pool(
 
 def _queue(
     opened: Sequence[TrialView],
-    rungs: Sequence[RankedRung],
+    rungs: Sequence[Rung],
     course: Course,
     reliable: Sequence[float],
     pace: float,
@@ -281,22 +281,22 @@ def _queue(
     trials = {trial.number: trial for trial in opened}
     due: dict[int, SlotCandidate] = {}
     early: dict[int, SlotCandidate] = {}
-    second = rungs[min(1, len(rungs) - 1)].step
+    second = rungs[min(1, len(rungs) - 1)].milestone
     for trial in sorted(opened, key=lambda trial: trial.number)[:_FIRST]:
         if trial.alive and trial.reports and trial.step < second:
             due[trial.number] = SlotCandidate(
                 trial, f"one of the first {_FIRST}, to rung {second}"
             )
     for place, (here, there) in enumerate(itertools.pairwise(rungs)):
-        came, room = len(here.order), course.counts[place + 1]
+        came, room = len(here.ranked), course.counts[place + 1]
         below = course.counts[place]
         sure = room if came >= below else came * room // max(1, below)
         for rank, (score, number) in enumerate(_by_worth(here, trials, pace)[:room]):
             trial = trials[number]
-            if score == math.inf or not trial.alive or trial.step >= there.step:
+            if score == math.inf or not trial.alive or trial.step >= there.milestone:
                 continue
             reason = (
-                f"rung {here.step}: {rank + 1} of {came}, {room} go on "
+                f"rung {here.milestone}: {rank + 1} of {came}, {room} go on "
                 f"(ranks hold {reliable[place]:.2f})"
             )
             (due if rank < sure else early).setdefault(number, SlotCandidate(trial, reason))
@@ -309,23 +309,21 @@ def _queue(
     return Queue(list(due.values()), list(early.values()), waiting)
 
 
-def _by_worth(
-    rung: RankedRung, trials: dict[int, TrialView], pace: float
-) -> list[tuple[float, int]]:
+def _by_worth(rung: Rung, trials: dict[int, TrialView], pace: float) -> list[tuple[float, int]]:
     """By rank times the root of the pace: the chance to be the best against the time it takes."""
 
     def worth(entry: tuple[int, tuple[float, int]]) -> float:
         rank, (_, number) = entry
         return (rank + 1) * math.sqrt((trials[number].step_seconds or pace) / pace)
 
-    return [entry for _, entry in sorted(enumerate(rung.order), key=worth)]
+    return [entry for _, entry in sorted(enumerate(rung.ranked), key=worth)]
 
 
-def _furthest_first(rungs: Sequence[RankedRung]) -> Iterator[int]:
+def _furthest_first(rungs: Sequence[Rung]) -> Iterator[int]:
     """Trials by the rung that they have reached and their rank there, without diverged ones."""
     seen: set[int] = set()
     for rung in reversed(rungs):
-        for score, number in rung.order:
+        for score, number in rung.ranked:
             if number not in seen and score < math.inf:
                 seen.add(number)
                 yield number

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist, fmean
 
-from optuna_deadline.policies.api import WORST, Report, TrialView
-from optuna_deadline.policies.trial_index import ReportReader
+from optuna_deadline.policies.rungs import Rung, RungTable, best_until
 
 #: The reliability before anything is measured, and the number of pairs that it counts as: with
 #: fewer, two pairs of the first trials on a small pool end the search.
@@ -29,60 +26,20 @@ _STEEPNESS, _POWER = 3.0, 4 / 7
 _LAST = 0.75  # of the last rung: rungs beyond that would be too close to it
 
 
-@dataclass
-class RankedRung:
-    """The scores of all trials that have reached a step."""
-
-    step: int
-    scores: dict[int, float] = field(default_factory=dict)
-    order: list[tuple[float, int]] = field(default_factory=list)  #: (-score, number), best first
-
-    def add(self, number: int, score: float) -> None:
-        """Record the score of a trial."""
-        self.scores[number] = score
-        insort(self.order, (-score, number))
-
-
-class RungTable:
-    """The rungs of a study, kept up from one snapshot to the next."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self._rungs: list[RankedRung] = []
-        self._reader = ReportReader()
-
-    def update(self, trials: Sequence[TrialView], changed: set[int]) -> None:
-        """Record new reports; rebuild all if a trial has failed or its reports were replaced."""
-        found, anew = self._reader.take(trials, changed)
-        if anew:
-            self._rungs = []
-        for trial in found:
-            self._record(trial)
-
-    def up_to(self, last: int) -> list[RankedRung]:
-        """The rungs of a course whose last rung is a given step."""
-        rungs: list[RankedRung] = []
-        while (step := self.first << len(rungs)) < _LAST * last:
-            known = len(rungs) < len(self._rungs)
-            rungs.append(self._rungs[len(rungs)] if known else RankedRung(step))
-        end = RankedRung(last)
-        seen = self._reader.seen
-        for number in rungs[-1].scores if rungs else seen:
-            if (reports := seen[number])[-1].step >= last:
-                end.add(number, _best_until(reports, last))
-        return [*rungs, end]
-
-    def _record(self, trial: TrialView) -> None:
-        place = 0
-        while (step := self.first << place) <= trial.step:
-            if place == len(self._rungs):
-                self._rungs.append(RankedRung(step))
-            if trial.number not in self._rungs[place].scores:
-                self._rungs[place].add(trial.number, _best_until(trial.reports, step))
-            place += 1
+def rungs_up_to(table: RungTable, last: int) -> list[Rung]:
+    """The rungs of a course whose last rung is a given step."""
+    rungs: list[Rung] = []
+    while (step := table.milestone(len(rungs))) < _LAST * last:
+        known = len(rungs) < len(table.rungs)
+        rungs.append(table.rungs[len(rungs)] if known else Rung(step))
+    end = Rung(last)
+    for number in rungs[-1].recorded if rungs else table.reports:
+        if (reports := table.reports[number]) and reports[-1].step >= last:
+            end.record(number, best_until(reports, last))
+    return [*rungs, end]
 
 
-def telling(rungs: list[RankedRung]) -> list[RankedRung]:
+def telling(rungs: list[Rung]) -> list[Rung]:
     """The rungs without a first one that decides nothing, such as a report before any training.
 
     All trials go on from it anyway, and it says nothing about how well ranks hold later.
@@ -94,7 +51,7 @@ def telling(rungs: list[RankedRung]) -> list[RankedRung]:
     return rungs
 
 
-def reliabilities(rungs: Sequence[RankedRung]) -> list[float]:
+def reliabilities(rungs: Sequence[Rung]) -> list[float]:
     """How well ranks hold per doubling of the steps, from each rung to the next.
 
     A rank correlation of normal scores, corrected for the selection of the trials that went on
@@ -108,26 +65,26 @@ def reliabilities(rungs: Sequence[RankedRung]) -> list[float]:
     return [min(_MOST, max(_LEAST, r)) for r in shrunk]
 
 
-def shares_kept(rungs: Sequence[RankedRung], reliable: Sequence[float]) -> list[float]:
+def shares_kept(rungs: Sequence[Rung], reliable: Sequence[float]) -> list[float]:
     """The share of each rung that goes on to the next.
 
     Per doubling ``min(1, 3 (1 - rho)) ** (4 / 7)``: 0.25 at 0.97, 0.5 at 0.9, all at 0.67. The
     constants were chosen on synthetic curves.
     """
-    steps = [rung.step for rung in rungs]
+    steps = [rung.milestone for rung in rungs]
     return [
         min(1.0, _STEEPNESS * (1 - r)) ** (_POWER * math.log2(there / here))
         for r, (here, there) in zip(reliable, pairwise(steps), strict=True)
     ]
 
 
-def _correlation(here: RankedRung, there: RankedRung) -> tuple[int, float]:
+def _correlation(here: Rung, there: Rung) -> tuple[int, float]:
     """The pairs of two rungs and their correlation per doubling."""
-    scores = normal_scores(len(here.order))
+    scores = normal_scores(len(here.ranked))
     both = [
-        (score, there.scores[number], number)
-        for score, (_, number) in zip(scores, here.order, strict=True)
-        if number in there.scores
+        (score, there.recorded[number], number)
+        for score, (_, number) in zip(scores, here.ranked, strict=True)
+        if number in there.recorded
     ]
     ranks = [score for score, _, _ in both]
     spread = _deviation(ranks) if len(both) >= _FEWEST else 0.0
@@ -140,7 +97,7 @@ def _correlation(here: RankedRung, there: RankedRung) -> tuple[int, float]:
     r = product / spread / _expected_deviation(len(both))
     ratio = max(1.0, _expected_deviation(len(scores)) / spread)
     r = max(0.0, r * ratio / math.sqrt(1 + r * r * (ratio * ratio - 1)))
-    return len(both), r ** (1 / math.log2(there.step / here.step))
+    return len(both), r ** (1 / math.log2(there.milestone / here.milestone))
 
 
 @lru_cache(maxsize=4096)
@@ -160,9 +117,3 @@ def _deviation(values: Sequence[float]) -> float:
 def _expected_deviation(count: int) -> float:
     """The standard deviation of the normal scores of so many ranks."""
     return _deviation(normal_scores(count))
-
-
-def _best_until(reports: Sequence[Report], step: int) -> float:
-    """The best score until a step; the worst for a trial that has diverged there."""
-    until = reports[: bisect_left(reports, step, key=lambda report: report.step) + 1]
-    return WORST if until[-1].score == WORST else max(report.score for report in until)

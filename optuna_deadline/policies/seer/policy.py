@@ -31,8 +31,9 @@ from optuna_deadline.policies.api import (
 )
 from optuna_deadline.policies.base import Resources
 from optuna_deadline.policies.pool_size import CLOSING, RESERVE, stop_all, with_settled_pool
-from optuna_deadline.policies.rungs import DEFAULT_RUNGS, barrier, ladder, ranked, round_is_over
+from optuna_deadline.policies.rungs import DEFAULT_RUNGS
 from optuna_deadline.policies.seer.round_schedule import Option, Rates, Work
+from optuna_deadline.policies.seer.rounds import barrier, ladder, ranked, round_is_over
 from optuna_deadline.policies.seer.shape_search import (
     Means,
     Stage,
