@@ -21,7 +21,13 @@ from optuna_deadline.policies import (
     make_policy,
 )
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
-from optuna_deadline.policies.adaptive_halving.course import Limits, Pool, longest_course
+from optuna_deadline.policies.adaptive_halving.course import (
+    Limits,
+    Pool,
+    _courses,
+    _tried,
+    longest_course,
+)
 from optuna_deadline.policies.adaptive_halving.rungs import (
     reliabilities,
     rungs_up_to,
@@ -177,6 +183,19 @@ class TestCourse:
         assert list(course.counts) == sorted(course.counts, reverse=True)
         wider = max(pool.slots, 1)  # as many as there are gangs are always counted
         assert course.fits(limits) or course.counts[0] <= max(len(done), wider)
+
+    @given(pools, shares, progresses, st.floats(1, 3000))
+    @settings(max_examples=25, deadline=None)
+    def test_no_larger_one_fits(
+        self, pool: Pool, kept: list[float], done: list[int], left: float
+    ) -> None:
+        """It is found by bisection, though gangs make the time no monotonic function."""
+        limits = Limits(left)
+        found = longest_course(pool, STEPS, kept, done, len(done), limits).counts[0]
+        passed = [math.prod(kept[:place]) for place in range(len(STEPS))]
+        course = _courses(pool, STEPS, done, len(done), math.inf)
+        larger = [trials for trials in _tried(20 * found + 200) if trials > found]
+        assert not any([course(trials, passed).fits(limits) for trials in larger])
 
     def test_what_was_trained_is_not_counted_again(self) -> None:
         pool = Pool(4, [1, 2, 4], Speedup({}), 1.0, 0.0)

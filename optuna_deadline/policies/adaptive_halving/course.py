@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from optuna_deadline.forecasting.throughput import Speedup
@@ -14,9 +15,8 @@ from optuna_deadline.forecasting.throughput import Speedup
 _RESERVE = 0.01
 #: Numbers of trials up to this one are all tried, and then each this much larger than the last.
 _SINGLE, _RATIO = 32, 1.06
-#: The search for more trials ends beyond so many of them and so much of the time.
-_ENOUGH, _BEYOND = 64, 1.5
-_MOST = 10**6  #: and at last beyond so many, also where training seems to take no time
+_MOST = 10**6  #: trials, also where training seems to take no time
+_BEYOND = 1.5  # nothing fits with more trials than those of a course this much too long
 _SOFTER = 20  # exponents from 1 to 0 that are tried where all configurations fit
 _ROUNDING = 1e-9
 
@@ -85,6 +85,20 @@ class Course:
         within = self.seconds <= limits.seconds * (1 - _RESERVE)
         return within and self.slot_seconds <= limits.slot_seconds
 
+    def is_beyond(self, limits: Limits) -> bool:
+        """Whether it is far too long or too dear."""
+        within = self.seconds <= _BEYOND * limits.seconds
+        return not (within and self.slot_seconds <= _BEYOND * limits.slot_seconds)
+
+
+@lru_cache(maxsize=64)
+def _tried(most: int) -> tuple[int, ...]:
+    """The numbers of trials that are tried, ascending."""
+    found = list(range(1, _SINGLE + 1))
+    while found[-1] < most:
+        found.append(math.floor(found[-1] * _RATIO))
+    return (*found[: bisect_left(found, most)], most)
+
 
 def longest_course(
     pool: Pool,
@@ -108,17 +122,14 @@ def longest_course(
     """
     course = _courses(pool, steps, progress, opened, limits.trials)
     passed = list(accumulate(shares, lambda a, b: a * b, initial=1.0))
-    best, trials = course(1, passed), 1
-    while True:
-        found = course(trials, passed)
-        if found.fits(limits):
-            best = found
-        elif trials > _ENOUGH and found.seconds > _BEYOND * limits.seconds:
-            break
-        if trials >= min(limits.trials, _MOST):
-            break
-        larger = trials + 1 if trials < _SINGLE else math.floor(trials * _RATIO)
-        trials = int(min(limits.trials, larger))
+    tried = _tried(int(min(limits.trials, _MOST)))
+    # Below the number of slots gangs change with each trial, and more may take less time.
+    above = bisect_left(tried, pool.slots)
+    end = bisect_left(
+        tried, True, above, len(tried), key=lambda trials: course(trials, passed).is_beyond(limits)
+    )
+    courses = (course(trials, passed) for trials in reversed(tried[:end]))
+    best = next((found for found in courses if found.fits(limits)), None) or course(1, passed)
     if math.isfinite(limits.trials) and course(int(limits.trials), passed).fits(limits):
         for power in range(_SOFTER - 1, -1, -1):
             softer = [share ** (power / _SOFTER) for share in passed]
