@@ -93,7 +93,9 @@ class TrialView:
     """What a policy knows about one trial."""
 
     number: int
-    state: str  #: ready, running, paused, retired, failed, complete
+    #: ready, running, paused, retired, failed, complete; placed: its order is given, by a request
+    #: or since it has just started, and its slots are not among those to plan
+    state: str
     slots: int = 0  #: its slots in the last plan; 0 while paused
     reports: ReportCurve = NO_REPORTS  #: any sequence of reports becomes one
     changed: float = 0.0  #: when its plan last changed

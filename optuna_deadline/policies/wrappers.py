@@ -171,9 +171,12 @@ def _reduced_orders(plan: Plan, limits: Mapping[int, int]) -> dict[int, Run]:
 
 
 def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:
-    """The study with some trials shown as ended."""
+    """The study with some trials shown as placed.
+
+    If they were shown as complete, a policy would believe that they have trained to their end.
+    """
     trials = tuple(
-        replace(trial, state="complete", slots=0) if trial.number in gone else trial
+        replace(trial, state="placed", slots=0) if trial.number in gone else trial
         for trial in snapshot.trials
     )
     return replace(snapshot, trials=trials, requests=())

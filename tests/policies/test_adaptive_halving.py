@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,9 @@ from optuna_deadline.policies.adaptive_halving.rungs import (
     shares_kept,
     telling,
 )
+from optuna_deadline.policies.api import Request
 from optuna_deadline.policies.rungs import BEST_REPORT, Rung, RungTable
+from optuna_deadline.policies.wrappers import RequestPolicy
 from optuna_deadline.simulation import Cluster, simulate
 from optuna_deadline.simulation.tables import draw
 from optuna_deadline.testing.policies import PolicyTestCase
@@ -219,6 +222,13 @@ class TestPlan:
         paused = [trial(n, [float(n)], "paused") for n in range(8)]
         plan = POLICY.plan(snapshot(*paused, left=2000.0, slots=2))
         assert plan.start == 2 and plan.gate_open
+
+    def test_a_trial_that_is_pinned_has_not_trained_to_its_end(self) -> None:
+        """Else the time that it still needs would go to new trials."""
+        leader, others = trial(0, [1.0] * 4), range(1, 16)
+        late = snapshot(leader, *(trial(n, [0.5], "paused") for n in others), left=20.0, slots=4)
+        pinned = replace(late, requests=(Request(0, pinned=1),))
+        assert POLICY.plan(late).start == RequestPolicy(POLICY).plan(pinned).start == 0
 
     def test_no_trial_starts_or_goes_on_that_has_no_time_for_a_step(self) -> None:
         paused, on = trial(0, [0.9], "paused"), trial(1, [0.5])
