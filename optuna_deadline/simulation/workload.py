@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import median
+from statistics import NormalDist, median
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,10 @@ def generate(
     rng = np.random.default_rng([seed, *family.encode()])
     scores = FAMILIES[family](rng, configurations, np.arange(1.0, steps + 1))
     seconds = step_seconds * np.exp(rng.normal(0.0, spread, configurations))
+    if family in COST_OF_QUALITY:
+        place = np.argsort(np.argsort(scores[:, -1])) + 0.5
+        normal = np.array([*map(NormalDist().inv_cdf, place / configurations)])
+        seconds *= np.exp(COST_OF_QUALITY[family] * normal)
     curves = tuple(tuple(row) for row in scores.tolist())
     return Workload(family, curves, tuple(seconds.tolist()))
 
@@ -216,6 +220,17 @@ def climbing(rng: np.random.Generator, count: int, steps: Array) -> Array:
     scale = len(steps) * 0.03 * np.exp(slowness)
     exponent = rng.uniform(0.6, 1.2, (count, 1))
     return _noisy(rng, top - (top - 0.1) * (1.0 + steps / scale) ** -exponent)
+
+
+def slow_and_best(rng: np.random.Generator, count: int, steps: Array) -> Array:
+    """Curves as of large and small models: the larger, the better at the end and the slower.
+
+    All rise as fast by steps, and better ones fall behind by time: see :data:`COST_OF_QUALITY`.
+    """
+    top = rng.normal(0.8, 0.06, (count, 1))
+    scale = len(steps) * 0.05 * np.exp(rng.normal(0.0, 0.5, (count, 1)))
+    exponent = rng.uniform(0.5, 1.0, (count, 1))
+    return _noisy(rng, top - (top - 0.2) * (1.0 + steps / scale) ** -exponent)
 
 
 def plateau_then_drop(rng: np.random.Generator, count: int, steps: Array) -> Array:
@@ -259,7 +274,12 @@ FAMILIES: dict[str, Family] = {
     "power-law": power_law,
     "crossing": crossing,
     "climbing": climbing,
+    "slow-and-best": slow_and_best,
     "plateau-then-drop": plateau_then_drop,
     "diverging": diverging,
     "toy": toy,
 }
+
+#: Families whose steps take longer, the better the configuration is at its end: the logarithm of
+#: the seconds per standard deviation of the final rank.
+COST_OF_QUALITY: dict[str, float] = {"slow-and-best": 0.7}

@@ -235,6 +235,14 @@ def test_families_are_values(family: str) -> None:
     assert tuned.steps == 20 and tuned.configuration(17) == 1
 
 
+def test_the_best_are_slow_and_no_better_at_first_where_their_cost_is_tied_to_quality() -> None:
+    drawn = generate("slow-and-best", 0, configurations=300)
+    first, last = (np.array([curve[place] for curve in drawn.curves]) for place in (0, -1))
+    pace = np.log(drawn.step_seconds)
+    assert np.corrcoef(pace, last)[0, 1] > 0.9
+    assert np.corrcoef(first, last)[0, 1] < 0.8
+
+
 def test_everything_counts_in_a_study_of_one_trial() -> None:
     one = Workload("one", ((0.1, 0.5, 0.4),), (10.0,))
     cluster = Cluster(slots=1, startup=5.0, stop=1.0, poll=1.0, reading=0.0)
