@@ -32,7 +32,7 @@ from optuna_deadline.policies.wrappers import BatchDivisorPolicy
 
 #: Rounds until a plan settles; slots that a trial cannot use go to another in the next round.
 _SETTLED = 6
-_STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete"]
+_STATES = ["ready", "running", "running", "paused", "paused", "retired", "complete", "placed"]
 _SPEEDUPS: list[dict[int, float]] = [{}, {2: 1.9, 4: 3.5}, {2: 0.8}, {2: 1.2, 4: 1.1}]
 _property = settings(
     deadline=None,

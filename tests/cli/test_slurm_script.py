@@ -96,13 +96,19 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def ready(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command's words for a study that is there."""
+def train_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an objective's file in the current folder."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
+    return "train.py"
+
+
+@pytest.fixture
+def ready(postgres_url: str, train_py: str) -> list[str]:
+    """The command's words for a study that is there."""
     study = optuna.create_study(study_name="my digits", storage=postgres_url)
     agree(study, "1h")
-    return ["train.py:objective", "--study", "my digits", "--storage", postgres_url]
+    return [f"{train_py}:objective", "--study", "my digits", "--storage", postgres_url]
 
 
 @pytest.mark.postgres
@@ -131,30 +137,24 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(
 
 @pytest.mark.postgres
 def test_the_policy_of_a_plain_study_is_left_to_its_first_worker(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, train_py: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
     study = optuna.create_study(
         study_name="plain", storage=postgres_url, pruner=DeadlinePruner("1h")
     )
     study.pruner._terms(study)  # type: ignore[attr-defined]
-    words = ["train.py:objective", "--study", "plain", "--storage", postgres_url]
+    words = [f"{train_py}:objective", "--study", "plain", "--storage", postgres_url]
     assert run(*words, "--gpus-per-node", "4", "--dry-run")[0] == 0
     known = terms.read(open_table(study), study)
     assert known is not None and known.policy is None
 
 
 @pytest.mark.postgres
-def test_the_type_of_the_nodes_is_told_and_has_a_price(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
+def test_the_type_of_the_nodes_is_told_and_has_a_price(postgres_url: str, train_py: str) -> None:
     study = optuna.create_study(study_name="dear", storage=postgres_url)
     budget = make_budget("20usd", {"p3": "12.24/4"})
     agree(study, "1h", Given(budget=budget))
-    words = ["train.py:objective", "--study", "dear", "--storage", postgres_url]
+    words = [f"{train_py}:objective", "--study", "dear", "--storage", postgres_url]
     code, script, _ = run(*words, "--gpus-per-node", "4", "--host-type", "p3", "--dry-run")
     assert code == 0 and "    --host-type p3\n" in script
     code, _, said = run(*words, "--gpus-per-node", "4", "--host-type", "p4", "--dry-run")
@@ -194,7 +194,7 @@ def test_what_is_missing_is_said(ready: list[str], monkeypatch: pytest.MonkeyPat
     assert "from 1" in run(*ready, "--nodes", "0", "--cpus", "1")[2]
     assert "no file other.py" in run("other.py:f", *ready[1:], "--cpus", "1")[2]
     sqlite = run(
-        "train.py:objective", "--study", "a", "--storage", "sqlite:///a.db", "--cpus", "1"
+        f"{train_py}:objective", "--study", "a", "--storage", "sqlite:///a.db", "--cpus", "1"
     )
     assert sqlite[0] == 2 and "SQLite serves the workers of one machine only" in sqlite[2]
     nobody = [ready[0], "--study", "nobody", *ready[3:], "--cpus", "1"]
