@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment, segment
@@ -35,7 +36,7 @@ class _Record:
     last_step: int  # the trial's step of the fit's last report
 
 
-class FitSegment:
+class FitSegment(FolderCheckpoints):
     """The segment of one fit of a trial; it implements :class:`~.segments.Segment`.
 
     Its steps count from the start of the fit, and :attr:`resume` is the state of this fit.

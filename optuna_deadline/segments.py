@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
+from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.directives import KEEP, Directive
 from optuna_deadline.errors import at_most
 
@@ -114,6 +116,29 @@ class Segment(Protocol):
             The file, or None if it was not written.
         """
 
+    def save_dir(self, *, step: int, value: float | None = None) -> AbstractContextManager[Path]:
+        """A folder to fill in a ``with`` block; its content becomes the newest checkpoint.
+
+        Use it where a framework saves to a folder. As with :meth:`save`, only rank 0's counts, and
+        a trial in plain Optuna saves nothing. If the block raises an error, nothing is saved.
+
+        Example:
+            ```python
+            with part.save_dir(step=epoch, value=accuracy) as folder:
+                model.save_pretrained(folder)
+            ```
+
+        Args:
+            step: The last step it contains.
+            value: The value that this very state reported, if it did.
+        """
+
+    def resume_dir(self) -> Path | None:
+        """The folder that :meth:`save_dir` saved, unpacked; None at the start of a trial.
+
+        Each rank gets a folder of its own, which is deleted after the segment.
+        """
+
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here: raises :class:`SegmentEnd`."""
 
@@ -129,7 +154,7 @@ class Segment(Protocol):
         """
 
 
-class WholeTrial:
+class WholeTrial(FolderCheckpoints):
     """The segment of a trial that plain Optuna runs from beginning to end."""
 
     elastic = False

@@ -6,11 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.segments import SegmentEnd
 
 
-class FakeSegment:
+class Ear:
+    """The worker's end: what a rank said."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    def notify(self, what: str, **facts: Any) -> None:
+        self.heard.append((what, facts))
+
+
+class FakeSegment(FolderCheckpoints):
     """A segment of one slot whose checkpoints are files in a folder."""
 
     elastic, rank, world_size, direction = True, 0, 1, "minimize"
@@ -25,7 +36,7 @@ class FakeSegment:
         self.looks += 1
         return Directive(Kind.PAUSE, "as the test says") if self.looks >= self.leave_at else KEEP
 
-    def save(self, write: Callable[[Path], Any], *, name: str, **_: Any) -> Path:
+    def save(self, write: Callable[[Path], Any], *, name: str = "saved", **_: Any) -> Path:
         self.saved = self.folder / name
         write(self.saved)
         return self.saved

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from optuna_deadline.checkpoints.folders import TOP, is_packed
 from optuna_deadline.errors import DeadlineError, spelled
 
 #: The path of a local file, or the URL of another one.
@@ -176,8 +177,10 @@ def fetch(location: Location, path: Path) -> None:
 
 
 def remove(location: Location) -> None:
-    """Delete a file if it exists; raises like :func:`size`."""
-    if isinstance(location, Path):
+    """Delete a file, or a local folder, if it exists; raises like :func:`size`."""
+    if isinstance(location, Path) and location.is_dir() and not location.is_symlink():
+        shutil.rmtree(location)
+    elif isinstance(location, Path):
         location.unlink(missing_ok=True)
     else:
         with suppress(FileNotFoundError), _store_access(location) as (system, path):
@@ -185,14 +188,14 @@ def remove(location: Location) -> None:
 
 
 def list_files(folder: Location) -> list[Location]:
-    """The files directly in a folder; empty if it does not exist.
+    """The files in a folder, and folders in a local one; empty if it does not exist.
 
     Raises:
         StoreAway: The store did not answer.
     """
     try:
         if isinstance(folder, Path):
-            return [path for path in folder.iterdir() if path.is_file()]
+            return [*folder.iterdir()]
         with _store_access(folder) as (system, place):
             found = system.ls(place, detail=True)
     except FileNotFoundError:
@@ -220,20 +223,27 @@ def loading_code(location: Location, *, here: bool = True) -> str:
     """
     name = json.dumps(os.fspath(location), ensure_ascii=False)
     file = name if isinstance(location, Path) else f"fsspec.open({name}).open()"
-    if _is_torch(location, here):
+    head = _head(location) if here else None
+    if _is_torch(location, head):
         return f"checkpoint = torch.load({file}, weights_only=True)"
     opened_ = f"open({file}, 'rb')" if isinstance(location, Path) else file
+    if head is not None and is_packed(head):
+        return f"zipfile.ZipFile({opened_}).extractall()  # the folder {TOP!r}, as it was saved"
     return f"checkpoint = {opened_}.read()  # bytes, as the objective saved them"
 
 
-def _is_torch(location: Location, here: bool) -> bool:
-    """Whether ``torch.save`` wrote a file, by its first bytes."""
-    if here:
-        with suppress(OSError, DeadlineError), open_file(location) as file:
-            head = file.read(512)
-            length = int.from_bytes(head[26:28], "little")
-            packed = head[:4] == b"PK\3\4" and head[30 : 30 + length].endswith(b"/data.pkl")
-            return packed or head.startswith(_TORCH_BEFORE_1_6)
+def _head(location: Location) -> bytes | None:
+    with suppress(OSError, DeadlineError), open_file(location) as file:
+        return file.read(512)
+    return None
+
+
+def _is_torch(location: Location, head: bytes | None) -> bool:
+    """Whether ``torch.save`` wrote a file, by its first bytes; else by its name."""
+    if head is not None:
+        length = int.from_bytes(head[26:28], "little")
+        packed = head[:4] == b"PK\3\4" and head[30 : 30 + length].endswith(b"/data.pkl")
+        return packed or head.startswith(_TORCH_BEFORE_1_6)
     return _OF_TORCH_SAVER.fullmatch(name_of(location)) is not None
 
 

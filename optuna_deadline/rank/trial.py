@@ -14,6 +14,7 @@ from optuna.trial import BaseTrial
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.checkpoints.files import checksum, write_checked
+from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
@@ -33,7 +34,7 @@ _PROGRESS_SECONDS = 0.25
 _WAIT_SHARE, _MAX_WAIT = 0.05, 0.5
 
 
-class RankSegment:
+class RankSegment(FolderCheckpoints):
     """Implements :class:`optuna_deadline.segments.Segment` over the pipe."""
 
     elastic = True

@@ -196,9 +196,9 @@ def test_what_no_row_names_is_deleted_here_and_there(
     assert [verified(row) for row in rows] == [False, False, True]
     assert [file.name for file in folders.local_folder(3).iterdir()] == [file_name(2)]
     sweeping = CheckpointSweeper(CheckpointFolders(tmp_path))
-    folder = tmp_path / "trial-3" / file_name(4)
-    folder.mkdir(parents=True)  # cannot be unlinked
-    sweeping.sweep(3, [folder, folder])
+    (tmp_path / "trial-3").write_text("in the way")
+    file = tmp_path / "trial-3" / file_name(4)
+    sweeping.sweep(3, [file, file])
     sweeping.close(20)
     assert caplog.text.count("Old checkpoints cannot be deleted and use space") == 1
 

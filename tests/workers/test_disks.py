@@ -10,22 +10,13 @@ from typing import Any
 import optuna
 import pytest
 from forked import WorkerProcess
+from left_segments import Ear
 from tables import table_of, wait_until
 
 from optuna_deadline.checkpoints.files import checksum, intact
 from optuna_deadline.elastic import agree
 from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.study.terms import Given
-
-
-class Ear:
-    """The worker's end: what a rank said."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
-
-    def notify(self, what: str, **facts: Any) -> None:
-        self.heard.append((what, facts))
 
 
 def segment(folder: Path, ear: Ear, store: str | None = None) -> RankSegment:
