@@ -6,15 +6,9 @@ if the script has imported it.
 
 from __future__ import annotations
 
-import collections
-import io
 import math
-import pickle
-import random
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from optuna.exceptions import TrialPruned
@@ -22,11 +16,16 @@ from optuna.exceptions import TrialPruned
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.plain_data import (
+    decoded,
+    encoded,
+    random_state,
+    read_plain,
+    set_random_state,
+    write_plain,
+)
 from optuna_deadline.segments import Segment, segment
 from optuna_deadline.values.scores import score
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_ARRAY = "numpy array"  # the key under which its bytes are saved
 
 
 class Step(int):
@@ -60,7 +59,7 @@ class Resumable:
             self._take_one_slot()
             self._segment.horizon(steps)
         if self._segment.resume is not None:
-            self._restore(_read(self._segment.resume))
+            self._restore(read_plain(self._segment.resume))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps that are left; a pause, a pruning and the deadline end the loop."""
@@ -145,9 +144,11 @@ class Resumable:
             "value": self._value,
             "best": self._best,
             "state": {name: _state_of(name, each) for name, each in self._state.items()},
-            "random": _random_state(),
+            "random": random_state(),
         }
-        self._segment.save(lambda path: _write(kept, path), step=self._done, value=self._reported)
+        self._segment.save(
+            lambda path: write_plain(kept, path), step=self._done, value=self._reported
+        )
         self._saved, self._saved_at = self._done, time.monotonic()
 
     def _restore(self, kept: Mapping[str, Any]) -> None:
@@ -160,10 +161,10 @@ class Resumable:
                     "state in every segment of a trial."
                 )
             if hasattr(self._state[name], "load_state_dict"):
-                self._state[name].load_state_dict(_decoded(found))
+                self._state[name].load_state_dict(decoded(found))
             else:
-                self._state[name] = _decoded(found)
-        _set_random_state(kept["random"])
+                self._state[name] = decoded(found)
+        set_random_state(kept["random"])
 
 
 def resumable(
@@ -210,103 +211,5 @@ def resumable(
 
 def _state_of(name: str, value: Any) -> Any:
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        return _encoded(value.state_dict(), f"{name}.state_dict()")
-    return _encoded(value, f"state[{name!r}]")
-
-
-def _encoded(value: Any, name: str) -> Any:
-    """Plain data, with arrays as bytes.
-
-    Raises:
-        DeadlineError: It is something else.
-    """
-    if isinstance(value, _PLAIN) or _is_tensor(value):
-        return value
-    if isinstance(value, (list, tuple, dict)):
-        return _mapped(lambda each: _encoded(each, name), value)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        text = io.BytesIO()
-        numpy.save(text, value, allow_pickle=False)
-        return {_ARRAY: text.getvalue()}
-    raise DeadlineError(
-        f"{name} has a {type(value).__name__}, without state_dict() and load_state_dict(): give "
-        "it both, or keep plain data, such as its bytes."
-    )
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {_ARRAY}:
-        found = sys.modules["numpy"].load(io.BytesIO(value[_ARRAY]), allow_pickle=False)
-        return found if found.shape else found[()]
-    return _mapped(_decoded, value)
-
-
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """A container with changed items; itself if none changes, since it may have attributes."""
-    if isinstance(value, dict):
-        new: Any = {key: change(each) for key, each in value.items()}
-        same = all(new[key] is each for key, each in value.items())
-        return value if same else type(value)(new)
-    if isinstance(value, (list, tuple)):
-        new = [change(each) for each in value]
-        if all(one is each for one, each in zip(new, value, strict=True)):
-            return value
-        return tuple(new) if isinstance(value, tuple) else new
-    return value
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _random_state() -> dict[str, Any]:
-    """The state of the global generators of the libraries that the script has imported."""
-    found: dict[str, Any] = {"python": random.getstate()}
-    if (numpy := sys.modules.get("numpy")) is not None:
-        found["numpy"] = _encoded(list(numpy.random.get_state()), "numpy.random")
-    if (torch := sys.modules.get("torch")) is not None:
-        found["torch"] = torch.get_rng_state()
-        if torch.cuda.is_initialized():  # to ask would begin a context on each GPU
-            found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
-
-
-def _set_random_state(found: Mapping[str, Any]) -> None:
-    random.setstate(found["python"])
-    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(tuple(_decoded(found["numpy"])))
-    if "torch" in found and (torch := sys.modules.get("torch")) is not None:
-        torch.set_rng_state(found["torch"])
-        if "cuda" in found and torch.cuda.device_count() == len(found["cuda"]):
-            torch.cuda.set_rng_state_all(found["cuda"])
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Reads plain data, and runs no code that a file names."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "collections" and name in ("Counter", "OrderedDict"):
-            return getattr(collections, name)
-        raise pickle.UnpicklingError(f"The checkpoint holds {module}.{name}, which is no data.")
-
-
-def _write(kept: Mapping[str, Any], path: Path) -> None:
-    torch = sys.modules.get("torch")
-    with path.open("wb") as file:
-        if torch is None:
-            pickle.dump(kept, file)
-        else:
-            torch.save(kept, file)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    torch = sys.modules.get("torch")
-    with path.open("rb") as file:
-        found: Mapping[str, Any]
-        if torch is None:
-            found = _PlainUnpickler(file).load()
-        else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-    return found
+        return encoded(value.state_dict(), f"{name}.state_dict()")
+    return encoded(value, f"state[{name!r}]")

@@ -136,7 +136,7 @@ class Segment(Protocol):
     def resume_dir(self) -> Path | None:
         """The folder that :meth:`save_dir` saved, unpacked; None at the start of a trial.
 
-        Each rank gets a folder of its own, which is deleted after the segment.
+        The ranks of a host share it, so only read it; workers delete it after the segment.
         """
 
     def leave(self, directive: Directive | None = None) -> NoReturn:

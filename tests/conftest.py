@@ -20,6 +20,8 @@ from typing import Any
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # the one that is installed
+
 import hypothesis
 import optuna
 import pytest

@@ -36,8 +36,11 @@ class FakeSegment(FolderCheckpoints):
         self.looks += 1
         return Directive(Kind.PAUSE, "as the test says") if self.looks >= self.leave_at else KEEP
 
-    def save(self, write: Callable[[Path], Any], *, name: str = "saved", **_: Any) -> Path:
-        self.saved = self.folder / name
+    def directive(self) -> Directive:
+        return self.newest()
+
+    def save(self, write: Callable[[Path], Any], *, name: str | None = None, **_: Any) -> Path:
+        self.saved = self.folder / (name or "saved")
         write(self.saved)
         return self.saved
 

@@ -43,6 +43,7 @@ def test_each_class_name_exists_once() -> None:
         for node in ast.walk(module):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path}:{node.lineno}")
+    del places["DeadlineCallback"]  # of each framework's package
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 

@@ -39,7 +39,8 @@ def test_the_wheel_holds_its_packages_with_types_and_no_tests(tmp_path: Path) ->
     text = zipfile.ZipFile(wheel).read(metadata).decode()
     extras = set(re.findall(r"^Provides-Extra: (\S+)", text, re.MULTILINE))
     assert extras == {
-        "torch", "lightning", "remote", "postgres", "ray", "dashboard", "metrics", "demo", "docs",
+        "torch", "lightning", "transformers", "xgboost", "lightgbm", "catboost", "keras",
+        "remote", "postgres", "ray", "dashboard", "metrics", "demo", "docs",
         "dev",
     }  # fmt: skip
     assert not re.search(r"^Requires-Dist: (torch|lightning)[^;]*$", text, re.MULTILINE)

@@ -28,6 +28,11 @@ PUBLIC = (
     "optuna_deadline.visualization",
     "optuna_deadline_torch",
     "optuna_deadline_lightning",
+    "optuna_deadline_transformers",
+    "optuna_deadline_xgboost",
+    "optuna_deadline_lightgbm",
+    "optuna_deadline_catboost",
+    "optuna_deadline_keras",
 )
 ERRORS = re.compile(r"[A-Z]\w*(Error|Conflict|Gone|Away|Mismatch|Parameter|Exit|Lost)")
 

@@ -5,6 +5,7 @@ The archive is a ZIP file without compression, since weights hardly compress.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -67,8 +68,13 @@ class FolderCheckpoints:
         """As :meth:`optuna_deadline.Segment.resume_dir`."""
         if self.resume is None:
             return None
-        folder = _working_folder(self)
-        shutil.unpack_archive(self.resume, folder, "zip")
+        folder = self.folder / f".{self.fence}-resumed.{0:08x}.tmp"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the first rank of a host unpacks it
+            if not (folder / TOP).exists():
+                shutil.unpack_archive(self.resume, folder / "unpacked", "zip")
+                (folder / "unpacked" / TOP).rename(folder / TOP)
         return folder / TOP
 
 

@@ -1,0 +1,95 @@
+"""Keras under a deadline: a model that pauses and resumes between two epochs, on any backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from optuna_deadline.plain_data import random_state, read_plain, set_random_state, write_plain
+from optuna_deadline.rounds import Rounds, metric
+
+__all__ = ["DeadlineCallback"]
+
+_MODEL, _RANDOM = "model.weights.h5", "random"  # in a checkpoint
+
+
+class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Reports to Optuna after each epoch, and follows the study's deadline and plan.
+
+    Under ``study.optimize`` it prunes, and ends the training when there is no time for another
+    report. Under an elastic worker the trial also pauses and resumes between any two epochs, on
+    one slot, with its weights, optimizer and random numbers. A checkpoint is a folder with the
+    weights as ``model.weights.h5``.
+
+    Pass it as the last callback, so that the others have changed the model before it is saved.
+    What other callbacks count, such as the patience of ``EarlyStopping``, begins anew after a
+    pause.
+
+    Args:
+        trial: The trial that the objective was called with.
+        monitor: The metric to report, such as ``"val_loss"``.
+        epochs: The number of epochs of a whole training, as ``fit`` is given it.
+        save_every: Seconds between two checkpoints without a best value, under a worker.
+
+    Example:
+        ```python
+        deadline = DeadlineCallback(trial, "val_accuracy", epochs=20)
+        model.fit(
+            x,
+            y,
+            epochs=20,
+            initial_epoch=deadline.initial_epoch,
+            validation_data=(xv, yv),
+            callbacks=[deadline],
+        )
+        return deadline.result()
+        ```
+    """
+
+    def __init__(self, trial: Any, monitor: str, *, epochs: int, save_every: float = 60.0) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self._rounds = Rounds(trial, epochs, save_every=save_every)
+
+    @property
+    def initial_epoch(self) -> int:
+        """The epoch that this segment begins with; 0 at the start of the trial."""
+        return self._rounds.done
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore the model, once it is built and compiled; called by Keras."""
+        folder = self._rounds.folder
+        if folder is None:
+            return
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.model.load_weights(folder / _MODEL)
+        kept = read_plain(folder / _RANDOM)
+        for variable, seed in zip(self._seeds(), kept["seeds"], strict=True):
+            variable.assign(np.array(seed, dtype="uint32"))
+        set_random_state(kept["random"])
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Report, save, leave or prune; called by Keras."""
+        move = self._rounds.after(epoch + 1, lambda: metric(logs or {}, self.monitor))
+        if self._rounds.obey(move, self._write):
+            self.model.stop_training = True
+
+    def result(self) -> float:
+        """The last reported value, also of an earlier segment; return it from the objective.
+
+        Raises:
+            DeadlineError: Nothing was reported.
+        """
+        return self._rounds.result(self._write)
+
+    def _seeds(self) -> list[Any]:
+        """The states of random generators in layers, which are no weights."""
+        return [one for one in self.model.variables if one.path.endswith("seed_generator_state")]
+
+    def _write(self, folder: Path) -> None:
+        self.model.save_weights(folder / _MODEL)
+        seeds = [keras.ops.convert_to_numpy(one).tolist() for one in self._seeds()]
+        write_plain({"seeds": seeds, "random": random_state()}, folder / _RANDOM)

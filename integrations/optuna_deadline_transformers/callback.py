@@ -1,0 +1,351 @@
+"""The callback by which a training of Hugging Face's ``Trainer`` follows its deadline."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import optuna
+from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
+from optuna_deadline_torch.decisions import BestValue
+from optuna_deadline_torch.direction import direction_of, known_direction, warn_of_minimized_score
+from optuna_deadline_torch.ranks import TermFlag, serve_store
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
+from transformers.utils.logging import disable_progress_bar
+
+from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.fits import begin_fit
+from optuna_deadline_transformers.losses import mend_loss
+from optuna_deadline_transformers.reports import ReportAxis
+from optuna_deadline_transformers.slots import (
+    StepBatch,
+    note_batch,
+    one_slot_only,
+    refuse,
+    regime_of,
+)
+
+_log = logging.getLogger("optuna_deadline")
+_Arguments = TypeVar("_Arguments", bound=TrainingArguments)
+
+
+class DeadlineCallback(TrainerCallback):
+    """Reports to Optuna after each evaluation, and follows the study's deadline and plan.
+
+    Under ``study.optimize`` it prunes, and ends the training when there is no time for another
+    report. Under an elastic worker the trial also pauses, resumes and changes its number of slots
+    after any optimizer step, from the checkpoints of ``Trainer`` itself: weights, optimizer,
+    schedule, position in the data, random numbers and the state of other callbacks. The batch of
+    a step stays the same on any number of slots: see :meth:`adapt`.
+
+    Reports are numbered by evaluation, from 1: by epoch with ``eval_strategy="epoch"``.
+
+    Args:
+        trial: The trial that the objective was called with.
+        monitor: The metric to report, such as ``"eval_accuracy"``; ``"accuracy"`` means the same.
+        mode: The direction, ``"min"`` or ``"max"``; needed only if the study does not state it. A
+            value that contradicts the study is refused.
+        save_every: Seconds between safety checkpoints, under a worker. Each best value and each
+            pause is saved anyway.
+
+    Raises:
+        DeadlineError: The objective has a second training.
+
+    Example:
+        ```python
+        deadline = DeadlineCallback(trial, "eval_accuracy")
+        args = TrainingArguments(num_train_epochs=6, eval_strategy="epoch")
+        trainer = Trainer(
+            model_init=model_init, args=deadline.adapt(args), callbacks=[deadline], ...
+        )
+        trainer.train(resume_from_checkpoint=deadline.checkpoint)
+        return deadline.value
+        ```
+    """
+
+    def __init__(
+        self,
+        trial: Any,
+        monitor: str,
+        *,
+        mode: Literal["min", "max"] | None = None,
+        save_every: float = 60.0,
+    ) -> None:
+        self.trial = trial
+        self.monitor = monitor if monitor.startswith("eval_") else f"eval_{monitor}"
+        self.segment = begin_fit(trial, None)
+        self._resumed: Path | None = None  # the folder that `train` resumes from
+        self._value: float | None = None
+        self._reported = 0  # the number of the last report
+        self._missed: list[str] = []  # metrics of an evaluation that had none to report
+        self._axis: ReportAxis | None = None  # while it trains
+        self._adapted = False
+        self._batch = StepBatch(1, 1)
+        self._elastic = self.segment.elastic
+        if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
+            warn_of_minimized_score(monitor, known_direction(trial, self.segment, mode))
+        if not self._elastic:
+            known_direction(trial, self.segment, mode)  # raises for a mode that contradicts it
+            return
+        serve_store()
+        self._best = BestValue(direction_of(trial, self.segment, mode))
+        self._term = TermFlag()
+        self._consensus = Consensus(self.segment.rank, self.segment.world_size)
+        self._save_every, self._saved_at = save_every, time.monotonic()
+        self._decision: StepDecision | None = None  # whose checkpoint the trainer will write
+        self._saved_value: float | None = None  # of that checkpoint
+        self._output: Any = None  # the user's folder, while the trainer writes to another one
+
+    # ---- for the objective
+
+    @property
+    def value(self) -> float:
+        """The last reported value, also of an earlier segment; return it from the objective.
+
+        Raises:
+            DeadlineError: Nothing was reported.
+        """
+        if self._value is None:
+            raise DeadlineError(
+                "Nothing was reported: pass callbacks=[deadline] to the Trainer, and train before "
+                "you ask for the value."
+            )
+        return self._value
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The folder that ``train`` resumes from; None at the start of the trial."""
+        if self._resumed is None and self.segment.resume is not None:
+            self._resumed = self.segment.resume_dir()
+            assert self._resumed is not None
+            note_batch(self._resumed, self._batch.on(self.segment.world_size))
+        return None if self._resumed is None else str(self._resumed)
+
+    def adapt(self, args: _Arguments) -> _Arguments:
+        """Fit training arguments to the trial's slots, in place; plain Optuna changes nothing.
+
+        ``per_device_train_batch_size * gradient_accumulation_steps`` is the batch of a step over
+        all slots: with more slots each accumulates less, and then takes a part of the batch. Only
+        numbers of slots that divide it are used. Checkpoints are the callback's: the trainer's
+        own ``save_strategy`` is switched off, and so is ``load_best_model_at_end``.
+
+        Args:
+            args: The arguments, of ``TrainingArguments`` or a class derived from it.
+
+        Raises:
+            DeadlineError: The model is sharded (FSDP, DeepSpeed), the trainer has another number
+                of processes than the trial has slots, or the batch is found by trying.
+        """
+        self._adapted = True
+        if not self._elastic:
+            return args
+        refuse(args)
+        slots, whole = self.segment.world_size, self._whole_batch(args)
+        if args.world_size != slots:
+            raise DeadlineError(
+                f"The trainer has {args.world_size} processes where the trial has {slots} slots: "
+                "make TrainingArguments in the objective, and leave local_rank to the worker."
+            )
+        self.segment.even(whole.per_device * whole.accumulated)
+        if (why := one_slot_only(args)) is not None:
+            self.segment.limit_slots(1, f"{why}; the trial stays on one slot")
+        own = whole.on(slots)
+        if own is None or (why is not None and slots > 1):
+            self.segment.leave()  # and resume on a number that is possible
+        self._batch = whole
+        args.per_device_train_batch_size, args.gradient_accumulation_steps = own
+        if args.load_best_model_at_end:
+            _log.info(
+                "Under a worker the best model is the trial's checkpoint, and the trainer has the "
+                "last one at its end."
+            )
+        args.save_strategy, args.save_only_model = SaveStrategy.NO, False
+        args.restore_callback_states_from_checkpoint = True
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # of each file of a checkpoint
+        return args
+
+    @staticmethod
+    def _whole_batch(args: TrainingArguments) -> StepBatch:
+        return StepBatch(args.per_device_train_batch_size, args.gradient_accumulation_steps)
+
+    # ---- the trainer's hooks, in the order of a training
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Begin to train: say how far this goes, and what was reported before."""
+        self._axis = axis = ReportAxis(args, state)
+        if not self._elastic:
+            return
+        if not self._adapted:
+            raise DeadlineError(
+                "Pass args=deadline.adapt(TrainingArguments(...)) to the Trainer: under a worker "
+                "the batch is divided among the trial's slots."
+            )
+        if self.segment.resume is not None and self._resumed is None:
+            raise DeadlineError(
+                "This trial was paused: call trainer.train(resume_from_checkpoint="
+                "deadline.checkpoint), which is None where a trial starts."
+            )
+        for entry in state.log_history:
+            if self.monitor in entry:
+                self._value = float(entry[self.monitor])
+                self._best.improved(self._value)
+        self._reported = axis.passed(state)
+        self._term.install()
+        self._consensus.connect()
+        if self.segment.world_size > 1:
+            mend_loss(also["model"], args)
+        self.segment.horizon(axis.last)
+        self.segment.progress(axis.position(state))
+        self._saved_at = time.monotonic()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Forget a checkpoint that the trainer has not written."""
+        if self._elastic and self._decision is not None:
+            self._decision, args.output_dir = None, self._output
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Follow directives after an optimizer step, unless an evaluation follows it."""
+        self._expect_report()
+        if self._axis is None or not self._elastic:
+            return
+        self.segment.progress(self._axis.position(state))
+        if not control.should_evaluate and not self._axis.ends_epoch(state):
+            due = time.monotonic() - self._saved_at >= self._save_every
+            self._agree(args, control, save=due, **also)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Follow directives at the end of an epoch that is not evaluated."""
+        self._expect_report()
+        if self._axis is None or not self._elastic or control.should_evaluate:
+            return
+        if self._axis.ends_epoch(state):
+            self._agree(args, control, save=False, **also)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Send a message: a long evaluation is not a hung one."""
+        if self._axis is not None and self._elastic:
+            self.segment.progress(self._axis.position(state))
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Report, save the best, and follow directives."""
+        if self._axis is None:  # the objective's own evaluation
+            return
+        metrics: dict[str, float] = also.pop("metrics")
+        number = self._axis.number(state)
+        if number <= self._reported:  # before the first step, or again
+            return
+        if self.monitor not in metrics:
+            self._missed = sorted(metrics)
+            return
+        self._missed = []
+        self._reported = number
+        self._value = value = float(metrics[self.monitor])
+        if self._elastic:
+            self.segment.regime(regime_of(args, self._batch))
+            self._leave_if_diverged(**also)
+        self.segment.report(self.trial, value, number)
+        if self._elastic:
+            self._agree(args, control, save=self._best.improved(value), value=value, **also)
+        elif out_of_time(self.trial):
+            control.should_training_stop = True  # not a pruning: it returns its last value
+        elif self.trial.should_prune():
+            raise optuna.TrialPruned(f"Trial was pruned at evaluation {number}.")
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Publish the checkpoint that this callback has asked for, and leave if it has to."""
+        if not self._elastic or self._decision is None:
+            return
+        decision, self._decision = self._decision, None
+        folder, args.output_dir = self._working_folder(), self._output
+        self._consensus.barrier()  # each rank has written its random numbers
+        if self.segment.rank == 0:
+            self._publish(folder / f"checkpoint-{state.global_step}")
+            shutil.rmtree(folder, ignore_errors=True)
+        self._consensus.barrier()
+        self._saved_at = time.monotonic()
+        if decision.directive.leave and not control.should_training_stop:
+            self.segment.leave(decision.directive)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Further evaluations are the objective's own."""
+        self._expect_report()
+        self._axis = None
+
+    # ---- internal
+
+    def _expect_report(self) -> None:
+        """Refuse an evaluation without the metric; of several data sets one has to have it."""
+        if self._missed:
+            raise DeadlineError(
+                f"The evaluation has no metric {self.monitor!r}: it has {', '.join(self._missed)}."
+            )
+
+    def _agree(
+        self,
+        args: TrainingArguments,
+        control: TrainerControl,
+        *,
+        save: bool,
+        value: float | None = None,
+        **also: Any,
+    ) -> None:
+        """Agree with the other ranks, and ask the trainer for a checkpoint if one is needed."""
+        decision = self._consensus.agree(
+            self.segment.newest(), terminated=self._term.raised, save=save
+        )
+        if decision.directive.kind is Kind.STOP:
+            self._consensus.barrier()
+            self.segment.leave(decision.directive)
+        if decision.goes_on:
+            return
+        if value is None:
+            self._leave_if_diverged(**also)
+        self._decision, self._saved_value = decision, value
+        self._output, args.output_dir = args.output_dir, str(self._working_folder())
+        control.should_save = True
+
+    def _working_folder(self) -> Path:
+        """Where the trainer writes its checkpoint: one folder for all ranks of this host."""
+        return self.segment.folder / f".{self.segment.fence}-trainer.00000000.tmp"
+
+    def _publish(self, written: Path) -> None:
+        with self.segment.save_dir(step=self._reported, value=self._saved_value) as folder:
+            for file in written.iterdir():
+                shutil.move(file, folder / file.name)
+
+    def _leave_if_diverged(self, model: Any = None, optimizer: Any = None, **also: Any) -> None:
+        """Return to the last checkpoint, on one slot, if the ranks' models differ."""
+        if self.segment.world_size == 1 or model is None:
+            return
+        trained = ReplicatedState(
+            model.parameters(),
+            [] if optimizer is None else [optimizer],
+            "call the model that the trainer passes, in compute_loss too",
+        )
+        why = trained.difference(self._consensus)
+        if why is not None:
+            self.segment.limit_slots(1, why)
+            self._consensus.barrier()
+            self.segment.leave(Directive(Kind.RESIZE, why))

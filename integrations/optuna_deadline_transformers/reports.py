@@ -1,0 +1,49 @@
+"""The axis of reports: one step for each evaluation, counted from the trainer's own state."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from transformers.trainer_utils import IntervalStrategy
+
+from optuna_deadline.errors import DeadlineError
+
+_ROUNDING = 1e-9  # of an epoch
+
+
+class ReportAxis:
+    """Evaluations of one training, numbered from 1.
+
+    Args:
+        args: The training arguments.
+        state: The trainer's state, whose ``eval_steps`` are known by then.
+    """
+
+    def __init__(self, args: Any, state: Any) -> None:
+        if args.eval_strategy == IntervalStrategy.NO:
+            raise DeadlineError(
+                "DeadlineCallback reports after each evaluation, and this training has none: pass "
+                'eval_strategy="epoch" and an eval_dataset.'
+            )
+        self._by_epoch = args.eval_strategy == IntervalStrategy.EPOCH
+        self._every = state.eval_steps
+        whole = state.num_train_epochs if self._by_epoch else state.max_steps / self._every
+        self.last = max(math.ceil(whole), 1)  #: the number of the last one
+
+    def position(self, state: Any) -> float:
+        """How many evaluations' worth of training is done."""
+        done = state.epoch if self._by_epoch else state.global_step / self._every
+        return float(done or 0.0)
+
+    def number(self, state: Any) -> int:
+        """The number of an evaluation that takes place now; 0 before the first step."""
+        return math.ceil(self.position(state) - _ROUNDING)
+
+    def passed(self, state: Any) -> int:
+        """The number of the last evaluation before this point in the training."""
+        return math.floor(self.position(state) + _ROUNDING)
+
+    def ends_epoch(self, state: Any) -> bool:
+        """Whether an evaluation of an epoch is due before the next step."""
+        return self._by_epoch and float(state.epoch).is_integer()

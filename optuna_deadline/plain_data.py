@@ -1,0 +1,118 @@
+"""Plain data of a training: numbers, texts, containers, arrays and tensors, to and from a file.
+
+PyTorch writes the file if the script has imported it. Reading runs no code that a file names.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import random
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna_deadline.errors import DeadlineError
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_ARRAY = "numpy array"  # the key under which its bytes are saved
+
+
+def encoded(value: Any, name: str) -> Any:
+    """Plain data, with arrays as bytes.
+
+    Raises:
+        DeadlineError: It is something else.
+    """
+    if isinstance(value, _PLAIN) or _is_tensor(value):
+        return value
+    if isinstance(value, (list, tuple, dict)):
+        return _mapped(lambda each: encoded(each, name), value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        text = io.BytesIO()
+        numpy.save(text, value, allow_pickle=False)
+        return {_ARRAY: text.getvalue()}
+    raise DeadlineError(
+        f"{name} has a {type(value).__name__}, without state_dict() and load_state_dict(): give "
+        "it both, or keep plain data, such as its bytes."
+    )
+
+
+def decoded(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {_ARRAY}:
+        found = sys.modules["numpy"].load(io.BytesIO(value[_ARRAY]), allow_pickle=False)
+        return found if found.shape else found[()]
+    return _mapped(decoded, value)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """A container with changed items; itself if none changes, since it may have attributes."""
+    if isinstance(value, dict):
+        new: Any = {key: change(each) for key, each in value.items()}
+        same = all(new[key] is each for key, each in value.items())
+        return value if same else type(value)(new)
+    if isinstance(value, (list, tuple)):
+        new = [change(each) for each in value]
+        if all(one is each for one, each in zip(new, value, strict=True)):
+            return value
+        return tuple(new) if isinstance(value, tuple) else new
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of the global generators of the libraries that the script has imported."""
+    found: dict[str, Any] = {"python": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found["numpy"] = encoded(list(numpy.random.get_state()), "numpy.random")
+    if (torch := sys.modules.get("torch")) is not None:
+        found["torch"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():  # to ask would begin a context on each GPU
+            found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def set_random_state(found: Mapping[str, Any]) -> None:
+    random.setstate(found["python"])
+    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.set_state(tuple(decoded(found["numpy"])))
+    if "torch" in found and (torch := sys.modules.get("torch")) is not None:
+        torch.set_rng_state(found["torch"])
+        if "cuda" in found and torch.cuda.device_count() == len(found["cuda"]):
+            torch.cuda.set_rng_state_all(found["cuda"])
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads plain data, and runs no code that a file names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "collections" and name in ("Counter", "OrderedDict"):
+            return getattr(collections, name)
+        raise pickle.UnpicklingError(f"The checkpoint holds {module}.{name}, which is no data.")
+
+
+def write_plain(kept: Mapping[str, Any], path: Path) -> None:
+    torch = sys.modules.get("torch")
+    with path.open("wb") as file:
+        if torch is None:
+            pickle.dump(kept, file)
+        else:
+            torch.save(kept, file)
+
+
+def read_plain(path: Path) -> Mapping[str, Any]:
+    torch = sys.modules.get("torch")
+    with path.open("rb") as file:
+        found: Mapping[str, Any]
+        if torch is None:
+            found = _PlainUnpickler(file).load()
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    return found

@@ -1,0 +1,265 @@
+"""Training that a framework does by itself, and that calls back after each round or epoch.
+
+The callbacks of XGBoost, LightGBM, CatBoost and Keras are made of it: what to do after a round is
+decided apart from doing it, since some frameworks let no exception through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.exceptions import TrialPruned
+
+from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.segments import Segment, segment
+from optuna_deadline.values.scores import score
+
+_STATE = "optuna_deadline.json"  # in the folder of a checkpoint
+_BEST_EVERY = 1.0  # seconds between two checkpoints of best values: a round may take a millisecond
+
+
+@dataclass(frozen=True)
+class Move:
+    """What follows a round."""
+
+    save: bool = False
+    stop: bool = False  #: the training ends here, or the segment
+    leave: Directive | None = None  #: after saving
+    pruned: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next round follows at once."""
+        return not (self.save or self.stop)
+
+
+GO_ON = Move()
+
+
+class Rounds:
+    """The rounds of one trial: reports, checkpoints, and the end of a segment.
+
+    Args:
+        trial: The trial that the objective was called with.
+        rounds: The number of rounds of a whole training.
+        report_every: Rounds between two reports.
+        save_every: Seconds between two checkpoints without a best value, under a worker.
+    """
+
+    def __init__(
+        self, trial: Any, rounds: int, *, report_every: int = 1, save_every: float = 60.0
+    ) -> None:
+        for name, number in (("rounds", rounds), ("report_every", report_every)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
+        self._trial, self.rounds, self._every = trial, rounds, report_every
+        self._save_every = save_every
+        self._segment: Segment = segment(trial)
+        self.elastic = self._segment.elastic
+        self.done = 0  #: the rounds before this segment
+        self._round = 0  # the last one
+        self._value: float | None = None  # the last report
+        self._best: float | None = None  # as a score
+        self._unsaved = False  # whether no checkpoint has been saved since the best value
+        self._saved_at = time.monotonic()
+        self.folder = self._segment.resume_dir()  #: what the segment before has saved
+        if self.elastic:
+            self._segment.limit_slots(1, "its framework trains it in one process")
+            if self._segment.world_size > 1:
+                self._segment.leave()
+            self._segment.horizon(rounds)
+        if self.folder is not None:
+            kept = json.loads((self.folder / _STATE).read_text())
+            self.done = self._round = kept["round"]
+            self._value, self._best = kept["value"], kept["best"]
+
+    def working_file(self, name: str) -> Path:
+        """A file of this segment alone, for a framework that writes by itself."""
+        folder = self._segment.folder / f".{self._segment.fence}-files.{0:08x}.tmp"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / name
+
+    @property
+    def left(self) -> int:
+        """The rounds that are left."""
+        return self.rounds - self.done
+
+    def after(self, number: int, value: Callable[[], float]) -> Move:
+        """Report after a round, and decide what follows.
+
+        Args:
+            number: The number of the round, from 1 over all segments.
+            value: Returns its value.
+        """
+        if number > self.rounds:  # of a framework that trains at least one
+            return Move(stop=True)
+        self._round, last = number, number == self.rounds
+        self._segment.progress(number)
+        reports = number % self._every == 0 or last
+        improved = self._report(value()) if reports else False
+        if not self.elastic:
+            return self._plain_move(reports)
+        directive = self._segment.directive()
+        if directive.kind is Kind.STOP:
+            return Move(self._unsaved, True, directive)
+        if directive.leave and not last:
+            return Move(True, True, directive)
+        since = time.monotonic() - self._saved_at
+        due = (improved and since >= _BEST_EVERY) or since >= self._save_every
+        return Move(due or (last and self._unsaved))
+
+    def obey(self, move: Move, write: Callable[[Path], Any]) -> bool:
+        """Save, leave and prune, if that follows; returns whether the training stops.
+
+        Args:
+            move: What follows.
+            write: Writes the model into a folder.
+
+        Raises:
+            SegmentEnd: The trial leaves its slot.
+            TrialPruned: In plain Optuna, the pruner ends the trial.
+        """
+        if move.save:
+            self.save(write)
+        if move.leave is not None:
+            self._segment.leave(move.leave)
+        if move.pruned:
+            raise TrialPruned(f"Trial was pruned at round {self._round}.")
+        return move.stop
+
+    def save(self, write: Callable[[Path], Any], *, exact: bool = True) -> None:
+        """Save a checkpoint.
+
+        Args:
+            write: Writes the model into a folder.
+            exact: Whether that is the model of this very round.
+        """
+        reported = exact and (self._round % self._every == 0 or self._round == self.rounds)
+        kept = {"round": self._round, "value": self._value, "best": self._best}
+        with self._segment.save_dir(
+            step=self._round, value=self._value if reported else None
+        ) as folder:
+            write(folder)
+            (folder / _STATE).write_text(json.dumps(kept))
+        self._unsaved, self._saved_at = self._unsaved and not exact, time.monotonic()
+
+    def result(self, write: Callable[[Path], Any]) -> float:
+        """The last report, of an earlier segment too, once a best model is saved.
+
+        Raises:
+            DeadlineError: Nothing was reported.
+        """
+        if self._value is None:
+            raise DeadlineError(
+                "Nothing was reported: pass callbacks=[deadline] to the training, and train before"
+                " you ask for the result."
+            )
+        if self.elastic and self._unsaved:
+            self.save(write)
+        return self._value
+
+    def _report(self, value: float) -> bool:
+        """Report; returns whether the value is the best so far."""
+        self._value = float(value)
+        self._trial.report(self._value, self._round)
+        if math.isnan(self._value):
+            return False
+        found = score(self._value, getattr(self._segment, "direction", "minimize"))
+        if self._best is not None and found <= self._best:
+            return False
+        self._best, self._unsaved = found, True
+        return True
+
+    def _plain_move(self, reported: bool) -> Move:
+        if not reported:
+            return GO_ON
+        if out_of_time(self._trial):
+            return Move(stop=True)  # not a pruning: the objective returns its last value
+        if self._trial.should_prune():
+            return Move(stop=True, pruned=True)
+        return GO_ON
+
+
+class BoosterCallback:
+    """What the callbacks of XGBoost, LightGBM and CatBoost have in common.
+
+    Args:
+        trial: The trial that the objective was called with.
+        monitor: The metric to report: the name of the data, ``-``, and that of the metric.
+        rounds: The number of rounds of a whole training.
+        report_every: Rounds between two reports.
+        save_every: Seconds between two checkpoints without a best value, under a worker.
+    """
+
+    file = ""  #: the model in the folder of a checkpoint
+
+    def __init__(
+        self,
+        trial: Any,
+        monitor: str,
+        *,
+        rounds: int,
+        report_every: int = 1,
+        save_every: float = 60.0,
+    ) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self._rounds = Rounds(trial, rounds, report_every=report_every, save_every=save_every)
+
+    @property
+    def rounds_left(self) -> int:
+        """The rounds that this segment trains."""
+        return self._rounds.left
+
+    @property
+    def rounds_done(self) -> int:
+        """The rounds before this segment; 0 at the start of the trial."""
+        return self._rounds.done
+
+    @property
+    def model(self) -> str | None:
+        """The file of the model that this segment continues; None at the start of the trial."""
+        folder = self._rounds.folder
+        return None if folder is None else str(folder / self.file)
+
+    def result(self, model: Any) -> float:
+        """The last reported value, also of an earlier segment; return it from the objective.
+
+        Args:
+            model: The trained model.
+
+        Raises:
+            DeadlineError: Nothing was reported.
+        """
+        return self._rounds.result(lambda folder: self._write(model, folder))
+
+    def _write(self, model: Any, folder: Path) -> None:
+        raise NotImplementedError
+
+
+def metric(found: Mapping[str, float], monitor: str) -> float:
+    """The value of a metric.
+
+    Raises:
+        DeadlineError: There is no such metric.
+    """
+    if monitor in found:
+        return float(found[monitor])
+    have = f"it has {', '.join(sorted(found))}" if found else "pass validation data"
+    raise DeadlineError(f"The training has no metric {monitor!r}: {have}.")
+
+
+def no_cross_validation(name: str) -> DeadlineError:
+    """The error of a function that trains several models at once."""
+    return DeadlineError(
+        f"{name} trains several models at once, which cannot be paused: train the folds one after "
+        "the other, or run the study by study.optimize."
+    )

@@ -1,0 +1,247 @@
+"""A training of Hugging Face's ``Trainer`` that is paused or resized is the same training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import tiny_bert
+import torch
+from left_segments import FakeSegment, FakeTrial, train_in_segments
+from optuna.trial import TrialState
+from optuna_deadline_transformers import DeadlineCallback
+from optuna_deadline_transformers.slots import StepBatch
+from tiny_bert import accuracy, make_model, train
+from transformers import Trainer, TrainingArguments
+from worker_objective import Scripted
+
+import optuna_deadline
+from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies import registry
+from optuna_deadline.segments import SegmentEnd
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+HABITS: dict[str, dict[str, Any]] = {
+    "by epoch": {},
+    "by steps": {"eval_strategy": "steps", "eval_steps": 3},
+    "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
+    "stopped early": {
+        "patience": 1, "metric_for_best_model": "accuracy", "load_best_model_at_end": True,
+        "save_strategy": "epoch", "num_train_epochs": 8,
+    },
+    "a number of steps": {"max_steps": 10},
+    "half an epoch": {"num_train_epochs": 1.5},
+    "a plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "num_train_epochs": 4},
+    "the best is saved": {"save_strategy": "best", "metric_for_best_model": "accuracy"},
+    "read by others": {"dataloader_num_workers": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize("leave_at", [1, 3])
+def test_a_training_that_is_left_after_any_step_gives_the_same_weights_and_reports(
+    tmp_path: Path, habit: str, leave_at: int
+) -> None:
+    def run(folder: Path, looks: int) -> Any:
+        (weights, value), reports, segments = train_in_segments(
+            folder, lambda trial: train(trial, folder, **HABITS[habit]), looks
+        )
+        return weights, value, reports, segments
+
+    weights, value, reports, _ = run(tmp_path / "whole", 10**9)
+    others, other, reported, segments = run(tmp_path / "left", leave_at)
+    assert segments > 1
+    assert torch.equal(weights, others)
+    assert other == value and reported == reports
+    assert list(reports) == list(range(1, len(reports) + 1))
+
+
+def start(folder: Path, **options: Any) -> tuple[FakeSegment, FakeTrial]:
+    (own := folder / "1").mkdir()
+    segment = FakeSegment(own, 1, None, options.pop("leave_at", 10**9))
+    return segment, FakeTrial(segment, {})
+
+
+def test_a_checkpoint_is_a_folder_of_the_trainers(tmp_path: Path) -> None:
+    segment, trial = start(tmp_path)
+    train(trial, tmp_path)
+    assert segment.saved is not None and segment.horizons == [tiny_bert.EPOCHS]
+    with zipfile.ZipFile(segment.saved) as archive:
+        archive.extractall(tmp_path)
+    loaded = type(make_model()).from_pretrained(tmp_path / "checkpoint")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True
+    )
+    judge = Trainer(
+        loaded, arguments, eval_dataset=tiny_bert.Sums(64, 1), compute_metrics=accuracy
+    )
+    assert judge.evaluate()["eval_loss"] == pytest.approx(min(trial.reports.values()))
+    assert not list((tmp_path / "out").glob("checkpoint-*")), "only the worker's folder has it"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eval_strategy": "no"}, 'pass eval_strategy="epoch"'),
+        ({"monitor": "f1"}, r"no metric 'eval_f1': it has epoch, eval_accuracy, eval_loss"),
+        ({"auto_find_batch_size": True}, "pass per_device_train_batch_size"),
+        ({"fsdp": "full_shard"}, r"fsdp=\.\.\.\) shards the model"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_words(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    _, trial = start(tmp_path)
+    with pytest.raises(DeadlineError, match=message):
+        train(trial, tmp_path, **options)
+
+
+def trainer(deadline: DeadlineCallback, args: TrainingArguments) -> Trainer:
+    return Trainer(
+        model_init=lambda: make_model(), args=args, train_dataset=tiny_bert.Sums(64, 0),
+        eval_dataset=tiny_bert.Sums(64, 1), callbacks=[deadline],
+    )  # fmt: skip
+
+
+def arguments(folder: Path) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder / "out"), num_train_epochs=2, eval_strategy="epoch", use_cpu=True,
+        report_to=[], disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+
+
+def test_a_line_that_was_forgotten_is_named(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    deadline = DeadlineCallback(trial, "eval_loss")
+    with pytest.raises(DeadlineError, match=r"args=deadline\.adapt\("):
+        trainer(deadline, arguments(tmp_path)).train()
+    with pytest.raises(DeadlineError, match="Nothing was reported"):
+        _ = deadline.value
+
+    segment, trial = start(tmp_path / "1", leave_at=2)
+    with pytest.raises(SegmentEnd):
+        train(trial, tmp_path)
+    resumed = FakeTrial(FakeSegment(tmp_path, 2, segment.saved, 10**9), {})
+    deadline = DeadlineCallback(resumed, "eval_loss")
+    with pytest.raises(DeadlineError, match=r"resume_from_checkpoint=deadline\.checkpoint"):
+        trainer(deadline, deadline.adapt(arguments(tmp_path))).train()
+
+
+def test_evaluations_after_the_training_are_the_objectives_own(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    deadline = DeadlineCallback(trial, "eval_loss")
+    built = trainer(deadline, deadline.adapt(arguments(tmp_path)))
+    built.evaluate()
+    built.train()
+    assert list(trial.reports) == [1, 2]
+    built.evaluate()
+    assert list(trial.reports) == [1, 2] and deadline.value == trial.reports[2]
+
+
+def test_one_of_several_data_sets_has_the_metric(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    deadline = DeadlineCallback(trial, "eval_b_loss")
+    built = trainer(deadline, deadline.adapt(arguments(tmp_path)))
+    built.eval_dataset = {name: tiny_bert.Sums(16, 1) for name in "abc"}
+    built.train()
+    assert list(trial.reports) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("whole", "slots", "own"),
+    [
+        ((32, 1), 2, (16, 1)),
+        ((8, 4), 2, (8, 2)),
+        ((8, 4), 8, (4, 1)),
+        ((8, 6), 4, (4, 3)),
+        ((9, 1), 2, None),
+        ((9, 2), 2, (9, 1)),
+    ],
+)
+def test_slots_share_the_passes_of_a_step_first_and_then_their_samples(
+    whole: tuple[int, int], slots: int, own: tuple[int, int] | None
+) -> None:
+    assert StepBatch(*whole).on(slots) == (own and StepBatch(*own))
+
+
+def plain(trial: optuna.Trial, folder: Path) -> float:
+    trial.suggest_float("x", 0, 1)
+    return train(trial, folder, num_train_epochs=200)[1]
+
+
+def test_plain_optuna_ends_by_the_deadline(tmp_path: Path) -> None:
+    study = optuna.create_study(pruner=DeadlinePruner("6s"), sampler=DeadlineSampler())
+    study.optimize(lambda trial: plain(trial, tmp_path))
+    ended = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
+    assert ended and all(len(trial.intermediate_values) < 200 for trial in study.trials)
+    assert optuna_deadline.time_left(study) > -1
+
+
+def test_hyperparameter_search_takes_pruner_and_sampler(tmp_path: Path) -> None:
+    searched = Trainer(
+        model_init=lambda trial: make_model(), args=arguments(tmp_path),
+        train_dataset=tiny_bert.Sums(64, 0), eval_dataset=tiny_bert.Sums(64, 1),
+    )  # fmt: skip
+    found = searched.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-1)},
+        compute_objective=lambda metrics: metrics["eval_loss"],
+        n_trials=None, pruner=DeadlinePruner("5s"), sampler=DeadlineSampler(),
+        storage=f"sqlite:///{tmp_path}/s.db", study_name="searched",
+    )  # fmt: skip
+    study = optuna.load_study(study_name="searched", storage=f"sqlite:///{tmp_path}/s.db")
+    assert -1 < optuna_deadline.time_left(study) < 4
+    assert found.hyperparameters == study.best_params
+
+
+def run_worker(
+    folder: Path, sizes: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    folder.mkdir()
+    monkeypatch.setenv("TRACE", str(folder))
+    monkeypatch.setitem(registry._OURS, "scripted", lambda **_: Scripted(sizes))
+    study = optuna.create_study(storage=f"sqlite:///{folder}/s.db")
+    result = optuna_deadline.run(
+        study, f"{tiny_bert.__file__}:objective", cpus=2, deadline="90s", checkpoints=folder,
+        policy="scripted",
+    )  # fmt: skip
+    [trial] = study.trials
+    assert result.settled and result.checkpoint_ok and trial.state is TrialState.COMPLETE
+    rows = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    return {
+        "rows": rows,
+        "weights": torch.load(folder / "final.pt", weights_only=True),
+        "values": trial.intermediate_values,
+        "left": [one.name for one in folder.rglob("*.tmp")],
+    }
+
+
+def test_a_worker_resizes_a_trial_and_its_steps_keep_their_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    whole = run_worker(tmp_path / "whole", {0: 1}, monkeypatch)
+    resized = run_worker(tmp_path / "resized", {0: 1, 3: 2, 7: 1}, monkeypatch)
+    steps = list(range(1, 12 * 4 + 1))
+    assert [step for step, *_ in whole["rows"]] == steps
+    seen: dict[int, list[int]] = {}
+    for step, world, batch, _ in resized["rows"]:
+        assert world * batch == 16
+        seen.setdefault(step, []).append(world)
+    assert sorted(seen) == steps and all(len(worlds) == worlds[0] for worlds in seen.values())
+    assert [seen[step][0] for step in (1, 20, 48)] == [1, 2, 1]
+    assert (whole["weights"] - resized["weights"]).abs().max() < 1e-9
+    assert resized["values"] == pytest.approx(whole["values"], rel=1e-9)
+    assert list(whole["values"]) == list(range(1, 13))
+    assert whole["left"] == resized["left"] == []

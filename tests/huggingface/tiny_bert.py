@@ -1,0 +1,105 @@
+"""A tiny BERT with random weights: nothing is downloaded, and it trains in a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from optuna_deadline_transformers import DeadlineCallback
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+EPOCHS = 3
+
+
+class Sums(Dataset[dict[str, Any]]):
+    """Whether the first four tokens of a row have a large sum."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.tokens = torch.randint(0, 50, (rows, 16), generator=generator)
+        self.labels = (self.tokens[:, :4].sum(1) > 100).long()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": self.tokens[index], "labels": self.labels[index]}
+
+
+def make_model(dropout: float = 0.2, double: bool = False) -> BertForSequenceClassification:
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    model = BertForSequenceClassification(config)
+    return model.double() if double else model
+
+
+def accuracy(found: Any) -> dict[str, float]:
+    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+
+
+def train(
+    trial: Any, folder: Path, *, monitor: str = "eval_loss", **options: Any
+) -> tuple[torch.Tensor, float]:
+    """Train in a segment; the weights at the end, and the value."""
+    deadline = DeadlineCallback(trial, monitor)
+    make = partial(make_model, options.pop("dropout", 0.2), options.pop("double", False))
+    callbacks: list[Any] = [deadline, *options.pop("callbacks", [])]
+    if patience := options.pop("patience", None):
+        callbacks.append(EarlyStoppingCallback(patience))
+    given: dict[str, Any] = {
+        "eval_strategy": "epoch", "num_train_epochs": EPOCHS, "learning_rate": 1e-2,
+        "per_device_train_batch_size": 16, "report_to": [], "disable_tqdm": True,
+        "use_cpu": True, "logging_strategy": "no", "lr_scheduler_type": "cosine",
+        "dataloader_pin_memory": False, "save_strategy": "no",
+    }  # fmt: skip
+    args = TrainingArguments(output_dir=str(folder / "out"), **(given | options))
+    trainer = Trainer(
+        model_init=make, args=deadline.adapt(args), compute_metrics=accuracy,
+        train_dataset=Sums(64, 0), eval_dataset=Sums(64, 1), callbacks=callbacks,
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=deadline.checkpoint)
+    return weights(trainer.model), deadline.value
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+
+class Paced(TrainerCallback):
+    """A step that takes a while, and a line for each."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **also: Any) -> None:
+        time.sleep(0.03 / args.world_size)
+        batch = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        with self._file.open("a") as file:
+            file.write(json.dumps([state.global_step, args.world_size, *batch]) + "\n")
+
+
+def objective(trial: Any) -> float:
+    """For a worker: in double precision, and without dropout, which slots draw differently."""
+    folder = Path(os.environ["TRACE"])
+    found, value = train(
+        trial, folder, num_train_epochs=12, dropout=0.0, double=True,
+        callbacks=[Paced(folder / "steps.jsonl")],
+    )  # fmt: skip
+    torch.save(found, folder / "final.pt")
+    return value
