@@ -21,13 +21,11 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 HUB = ROOT / "optunahub" / "package"
 PACKAGES = {"pruners/deadline": "pruner", "samplers/deadline": "sampler"}
+SECONDS = {"plain": 3, "elastic": 12}
+#: Frameworks that take long to start, and what is not installed everywhere.
+SLOW, NEEDS = {"keras": 25, "huggingface": 25}, {"ray": "ray"}
 #: What each says at its end, and the seconds that it is given.
 SAYS = {
-    "sklearn_deadline.py": (3, r"\d+ trials by the deadline.*\nBest accuracy [01]\.\d+: trial \d"),
-    "lightning_elastic.py": (
-        15,
-        r"Best val_acc [01]\.\d+(.*\n)+Checkpoint verified: True.*\ncheckpoint = torch\.load",
-    ),
     "two_workers.py": (10, r"Workers left with \[0, 0\]\.\nBest accuracy [01]\.\d+: trial \d"),
     "harder_tasks.py": (15, r"Best value 0\.\d+ of \d+ trials: \d"),
     "dyhpo.py": (10, r"Best score 0\.\d+ with lr 0\.\d+"),
@@ -36,6 +34,13 @@ SAYS = {
         r"Spent \S+ of \S+ USD(.*\n)+Best accuracy(.*\n)Its checkpoint, verified True",
     ),
 }
+OF_FRAMEWORKS = sorted(
+    path.relative_to(EXAMPLES).as_posix()
+    for kind in SECONDS
+    for path in EXAMPLES.glob(f"*/{kind}.py")
+)
+PAGE = (ROOT / "docs" / "guide" / "frameworks.md").read_text()
+GLUE = re.compile(r"(?i)deadline|\bloop\b|\bpart\b|\btraining\b|out_of_time|folder|TrialPruned")
 
 
 def run(script: Path, seconds: int) -> str:
@@ -74,6 +79,50 @@ def test_an_example_ends_by_itself_and_says_what_it_found(name: str, examples: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", OF_FRAMEWORKS)
+def test_a_framework_trains_by_the_deadline_and_keeps_its_model(name: str, examples: Path) -> None:
+    framework, _, kind = name.removesuffix(".py").partition("/")
+    pytest.importorskip(NEEDS.get(framework, "optuna"))
+    printed = run(examples / name, SLOW.get(framework, SECONDS[kind]))
+    assert re.search(r"Best [a-z ]+ \d\.\d+( of \d+ trials)?: \{'", printed), printed
+    if kind == "elastic" and framework != "ray":
+        assert re.search(r"^(checkpoint = torch\.load|zipfile\.ZipFile)\(", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", OF_FRAMEWORKS)
+def test_an_example_of_a_framework_is_short(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) < 60
+
+
+def test_the_page_on_frameworks_counts_the_lines_of_glue() -> None:
+    """In the objective, and in the study of a plain example; imports count as well."""
+    counted: dict[str, int] = {}
+    for name in OF_FRAMEWORKS:
+        above, _, below = (EXAMPLES / name).read_text().partition('if __name__ == "__main__":')
+        text = above.partition('"""\n\n')[2] + (below if name.endswith("plain.py") else "")
+        code = [line.partition("#")[0] for line in text.splitlines()]
+        lines = [line for line in code if "add_argument" not in line]
+        counted[name] = sum(GLUE.search(line) is not None for line in lines)
+    listed = re.findall(r"\b(\d+) in `(\S+?)`", PAGE)
+    assert {name: int(lines) for lines, name in listed} == counted
+
+
+def test_the_commands_of_the_slurm_example_exist() -> None:
+    import typer.main
+
+    from optuna_deadline.cli import app
+
+    script = (EXAMPLES / "slurm" / "submit.sh").read_text().replace("\\\n", " ")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    commands = re.findall(r"^optuna-deadline (\w+) (.*)$", script, re.MULTILINE)
+    assert [name for name, _ in commands] == ["create", "slurm"]
+    for name, arguments in commands:
+        known = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
+        options = {option for parameter in known.params for option in parameter.opts}
+        assert {*re.findall(r"--[\w-]+", arguments)} <= options
+
+
+@pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(examples: Path) -> None:
     cells = json.loads((examples / "policies.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -95,7 +144,9 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 def test_each_example_is_in_the_list() -> None:
     listed = (EXAMPLES / "README.md").read_text()
     names = {file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".ipynb")}
-    assert names == {*SAYS, "policies.ipynb"} == set(re.findall(r"\]\((\S+)\)", listed))
+    assert names == {*SAYS, "policies.ipynb"}
+    names |= {*OF_FRAMEWORKS, "slurm/submit.sh"}
+    assert names == set(re.findall(r"\]\((\S+)\)", listed))
 
 
 def load(package: str) -> ModuleType:

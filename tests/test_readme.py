@@ -75,7 +75,7 @@ TYPED = (
     ("README.md", 0),
     ("README.md", 1),
     ("docs/guide/pytorch.md", 0),
-    ("docs/guide/workers.md", 0),
+    ("docs/guide/workers.md", 1),
     ("docs/policies/index.md", 0),
 )
 

@@ -1,7 +1,4 @@
-"""A Lightning objective whose trials pause, resume and change their slots on two CPU cores.
-
-``--gpus all`` uses this machine's GPUs instead.
-"""
+"""Lightning under workers: trials pause, resume and change their slots at any step."""
 
 import argparse
 import logging
@@ -40,19 +37,12 @@ def objective(trial):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deadline", default="40s", help="from now, as in 40s or 2h30m")
-    parser.add_argument("--storage", default="sqlite:///examples.db")
     parser.add_argument("--gpus", help="all, or how many; CPU slots if it is not given")
     args = parser.parse_args()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-    study = optuna.create_study(direction="maximize", storage=args.storage)
-    result = optuna_deadline.run(
-        study, objective, cpus=None if args.gpus else 2, gpus=args.gpus, deadline=args.deadline
-    )
-    print(f"{len(study.trials)} trials; ended {-result.overshoot:.1f} s before the deadline.")
+    slots = {"gpus": args.gpus} if args.gpus else {"cpus": 2}
+    study = optuna.create_study(direction="maximize", storage="sqlite:///examples.db")
+    result = optuna_deadline.run(study, objective, args.deadline, **slots)
     if not result.checkpoint_ok:
-        raise SystemExit("No epoch was saved in that time: give a later deadline.")
-    print(f"Best val_acc {result.value:.3f}: trial {result.trial_number}, epoch {result.step}.")
-    print(study.best_params)
-    print(f"Checkpoint verified: {result.checkpoint_ok}. To load it:")
+        raise SystemExit("Nothing was saved in that time: give a later deadline.")
+    print(f"Best accuracy {result.value:.3f} of {len(study.trials)} trials: {result.params}")
     print(result.how_to_load())
