@@ -40,6 +40,7 @@ _MODULES = {
     "status": "status",
     "top": "top",
     "load-best": "load_best",
+    "report": "report",
     "dashboard": "serving",
     "metrics": "serving",
     "clean": "clean",

@@ -36,11 +36,12 @@ def dashboard(
     ] = False,
 ) -> None:
     """Start optuna-dashboard with a live page of slots and trials; it only reads by default."""
-    from optuna_deadline.dashboard.server import wsgi
+    from optuna_deadline.dashboard.server import ReadOnlyBanner, wsgi
 
     serving_storage(storage)
+    app: WSGIApplication = wsgi(storage)
     _serve(
-        wsgi(storage), storage, host, port, allow_host, write=write,
+        app if write else ReadOnlyBanner(app), storage, host, port, allow_host, write=write,
         pages={"Studies: ": "/dashboard", "Slots:   ": "/allocation"},
     )  # fmt: skip
 

@@ -17,18 +17,21 @@ from optuna_deadline.checking.rows import OUTCOME, summed_up
 from optuna_deadline.cli.app import Json, Storage, command, console, print_json
 from optuna_deadline.cli.databases import load_study, measure
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.history.outcome import StudyOutcome, read_outcome
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
 from optuna_deadline.history.slot_usage import slot_usage
 from optuna_deadline.live.console import SafeConsole
-from optuna_deadline.live.top import render
+from optuna_deadline.live.top import render, sparkline
 from optuna_deadline.live.view import TrialRow, View
 from optuna_deadline.live.watcher import StudyWatcher
+from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.values.scores import score
 
 if TYPE_CHECKING:
     pass
 
+_CURVE = 40  # characters
 _SHOWN = {"retired": "pruned"}
 
 
@@ -131,6 +134,7 @@ def _show(found: optuna.Study, as_json: bool) -> None:
     if not view.rows and history.plain:
         view = plain_view(history)
     check, spent = _check_of(found), slot_usage(history)
+    outcome = read_outcome(found, history) if view.time_left <= 0 or history.settled else None
     if as_json:
         print_json(
             {
@@ -139,6 +143,7 @@ def _show(found: optuna.Study, as_json: bool) -> None:
                 "warning": warning,
                 "check": check,
                 "slot_usage": asdict(spent),
+                "outcome": None if outcome is None else asdict(outcome),
             }
         )
         return
@@ -146,6 +151,8 @@ def _show(found: optuna.Study, as_json: bool) -> None:
     screen.print(render(replace(view, limits=()), max(24, screen.height)))
     if spent.total > 0:
         screen.print(f"slots  {spent}", markup=False, highlight=False, soft_wrap=True)
+    for words in [] if outcome is None else _found(outcome):
+        screen.print(words, markup=False, highlight=False, soft_wrap=True)
     for words in view.limits:
         screen.print(words, markup=False, highlight=False, soft_wrap=True)
     if check is not None:
@@ -153,6 +160,30 @@ def _show(found: optuna.Study, as_json: bool) -> None:
         screen.print(words, markup=False, highlight=False, soft_wrap=True)
     if warning is not None:
         console.print(f"{terms.name}: {warning}.", markup=False, soft_wrap=True)
+
+
+def _found(outcome: StudyOutcome) -> list[str]:
+    """What a study has found, in lines."""
+    best, values = outcome.best, [value for _, value in outcome.improvements]
+    if best is None:
+        return ["no trial has reported a value"]
+    said = [f"parameters  {best.params}"]
+    if values:
+        span = outcome.ended - outcome.started
+        held = [_held(outcome, span * (place + 1) / _CURVE) for place in range(_CURVE)]
+        curve = sparkline(held, min(values), max(values), _CURVE)
+        said.append(f"best value over {format_duration(span)}  {curve}")
+    if outcome.command is None:
+        said.append("no checkpoint was saved")
+    else:
+        said.append(f"load the model  {outcome.command}")
+    return said
+
+
+def _held(outcome: StudyOutcome, seconds: float) -> float | None:
+    """The best value at an instant."""
+    before = [value for at, value in outcome.improvements if at <= seconds]
+    return before[-1] if before else None
 
 
 def _check_of(study: optuna.Study) -> dict[str, str] | None:

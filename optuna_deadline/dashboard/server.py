@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib.resources import files
 from importlib.util import find_spec
 from socketserver import ThreadingMixIn
@@ -11,12 +12,13 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from optuna_deadline.allocation.database.engine import storage_at
 from optuna_deadline.allocation.database.opening import connect
+from optuna_deadline.dashboard.ended import EndedStudies
 from optuna_deadline.dashboard.pools import PoolStates
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, describe_database_error
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from bottle import Bottle
 
 _TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
@@ -25,6 +27,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
+#: Of a page with its own style, which loads nothing.
+_ALONE = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def wsgi(storage: str) -> Bottle:
@@ -46,13 +50,14 @@ def wsgi(storage: str) -> Bottle:
         )
     import optuna_dashboard
 
-    app: Bottle = optuna_dashboard.wsgi(storage_at(storage, cached=False))
-    mount(app, PoolStates(connect(storage)))
+    optunas, database = storage_at(storage, cached=False), connect(storage)
+    app: Bottle = optuna_dashboard.wsgi(optunas)
+    mount(app, PoolStates(database), EndedStudies(database, optunas))
     return app
 
 
-def mount(app: Bottle, pools: PoolStates) -> None:
-    """Add the page and its data to an application; both only read."""
+def mount(app: Bottle, pools: PoolStates, ended: EndedStudies) -> None:
+    """Add the page and its data to an application; all of it only reads."""
     from bottle import HTTPResponse
 
     folder = files("optuna_deadline.dashboard") / "static"
@@ -65,7 +70,7 @@ def mount(app: Bottle, pools: PoolStates) -> None:
 
     def state() -> Any:
         try:
-            status, answer = 200, pools.state()
+            status, answer = 200, {**pools.state(), "ended": ended.state()}
         except DATABASE_ERRORS as error:
             status, answer = (
                 503,
@@ -74,9 +79,63 @@ def mount(app: Bottle, pools: PoolStates) -> None:
         headers = {**_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
         return HTTPResponse(json.dumps(answer, allow_nan=False), status, headers)
 
+    def report(study_id: int) -> Any:
+        text = ended.page(study_id)
+        if text is None:
+            return HTTPResponse("There is no such study.", 404)
+        headers = {**_HEADERS, "Content-Security-Policy": _ALONE}
+        return HTTPResponse(text, 200, {**headers, "Content-Type": "text/html; charset=utf-8"})
+
+    def picture(study_id: int) -> Any:
+        text = ended.chart(study_id)
+        if text is None:
+            return HTTPResponse("There is no such study.", 404)
+        headers = {**_HEADERS, "Content-Security-Policy": _ALONE}
+        return HTTPResponse(text, 200, {**headers, "Content-Type": "image/svg+xml"})
+
+    app.get("/allocation/report/<study_id:int>", callback=report)
+    app.get("/allocation/report/<study_id:int>.svg", callback=picture)
     app.get("/allocation", callback=page)
     app.get("/allocation/api/state", callback=state)
     app.get("/allocation/<name>", callback=page)
+
+
+class ReadOnlyBanner:
+    """Says on each page of optuna-dashboard that its buttons change nothing.
+
+    Args:
+        app: The application, whose server refuses all writes.
+    """
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        """Answer a request; a page gets the banner."""
+        answered: list[Any] = []
+
+        def keep(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            answered[:] = status, headers, rest
+            return lambda data: None
+
+        body = self._app(environ, keep)
+        status, headers, rest = answered
+        kind = next((text for name, text in headers if name.lower() == "content-type"), "")
+        path = environ.get("PATH_INFO", "")
+        if not (path.startswith("/dashboard") and kind.startswith("text/html")):
+            start(status, headers, *rest)
+            return body
+        page = b"".join(body).replace(b"</body>", _BANNER + b"</body>")
+        headers = [one for one in headers if one[0].lower() != "content-length"]
+        start(status, [*headers, ("Content-Length", str(len(page)))], *rest)
+        return [page]
+
+
+_BANNER = (
+    b'<div role="status" style="position:fixed;inset:auto 0 0 0;z-index:9999;padding:6px 16px;'
+    b'font:14px system-ui,sans-serif;background:#fff3cd;color:#533f03;text-align:center">'
+    b"Read-only: changes are refused. Start it with --write to allow them.</div>"
+)
 
 
 class _Threaded(ThreadingMixIn, WSGIServer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,33 @@ def test_status_is_the_study_now(url: str) -> None:
     found = read("status", "s", "--storage", url)
     assert (found["best_value"], found["slots_used"]) == (0.9, 2)
     assert found["rows"][0]["value"] is None, "JSON knows no NaN"
+
+
+def test_a_finished_study_says_what_it_has_found_and_how_to_load_it(
+    url: str, tmp_path: Path
+) -> None:
+    assert read("status", "s", "--storage", url)["outcome"] is None
+    study = optuna.load_study(study_name="s", storage=url)
+    end_within(table_of(study)[0], 0.0)
+    text = run("status", "s", "--storage", url)
+    assert "load the model  optuna-deadline load-best s --to best-model" in text
+    assert "parameters  {'lr': 0." in text and "best value over " in text
+    found = read("status", "s", "--storage", url)["outcome"]
+    assert found["over"] and found["best"]["value"] == 0.9 and found["checkpoint"]
+    assert [value for _, value in found["improvements"]] == [0.5, 0.75, 1 - 0.5 / 3, 0.875, 0.9]
+
+    page = tmp_path / "page.html"
+    assert f"s is in {page}" in run("report", "s", "--storage", url, "-o", str(page))
+    html = page.read_text()
+    for words in ("<h1>s</h1>", "0.9 (trial 0, step 5)", "load-best s --to best-model", "<svg "):
+        assert words in html
+    assert not re.search(r'(src|href)="', html), "the page needs no other file"
+    (tmp_path / "best.ckpt").write_text("damaged")
+    run("report", "s", "--storage", url, "-o", str(page))
+    assert "No checkpoint was saved" in page.read_text()
+    assert "name another file with -o" in run(
+        "report", "s", "--storage", url, "-o", str(tmp_path / "no" / "page.html"), code=2
+    )
 
 
 def test_why_a_trial_has_one_slot_only_is_said_by_status_top_and_doctor(
@@ -191,7 +219,7 @@ def test_the_forecast_is_said_with_its_band_and_with_more_time(url: str) -> None
 
 
 def test_what_if_is_simulated_side_by_side(url: str) -> None:
-    more = ("--later", "1h", "--gpus", "+4", "--draws", "2")
+    more = ("--later", "1h", "--gpus", "+4")
     text = run("status", "s", "--forecast", "--storage", url, *more)
     assert "as it is" in text and "1 h later, 4 slots more" in text and "simulated end" in text
     found = read("status", "s", "--forecast", "--storage", url, *more)["what_if"]

@@ -51,6 +51,7 @@ SURFACE = {
     ],
     "top": ["study", "--storage"],
     "load-best": ["study", "--storage", "--to", "--json"],
+    "report": ["study", "--storage", "--output"],
     "dashboard": ["--storage", "--port", "--host", "--allow-host", "--write"],
     "metrics": ["--storage", "--study", "--port", "--host", "--allow-host"],
     "clean": ["study", "--storage", "--checkpoints"],

@@ -90,7 +90,7 @@ def test_a_study_in_training_is_seen_in_optuna_dashboard(
         live.page.wait_for_selector("#studies >> text=seen", timeout=PATIENCE)
         training.join(60)
         assert ended and ended[0].settled  # how soon is a matter of the demo's tests
-        live.page.wait_for_selector("text=No study is training", timeout=PATIENCE)
+        live.page.wait_for_selector("[data-ended=seen] >> text=trials", timeout=PATIENCE)
         assert live.complaints == []
         visit = Visit(browser, f"{base}/dashboard/studies/{study._study_id}")
         for name in FIGURES:

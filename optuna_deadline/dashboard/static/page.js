@@ -35,7 +35,8 @@ function lasting(seconds) {
 // Trials of one number differ by their study, as far as the colours go.
 const colour = (trial) => COLOURS[(trial.number + 3 * (studies.indexOf(trial.study) + 1)) % COLOURS.length];
 const slots = (count) => `${count} slot${count === 1 ? "" : "s"}`;
-const figure = (value) => (value === null ? "" : Number(value.toPrecision(4)).toString());
+const figure = (value) =>
+  value === null ? "" : typeof value === "number" ? Number(value.toPrecision(4)).toString() : value;
 
 function tile(trial) {
   const element = make("span", trial.number, { class: "tile" });
@@ -62,6 +63,37 @@ function card(study) {
   for (const [name, value] of rows) list.append(make("dt", name), make("dd", value));
   element.append(heading, list);
   return element;
+}
+
+function endedCard(study) {
+  const element = make("article", null, { class: "card", "data-ended": study.name });
+  const heading = make("strong");
+  heading.append(make("a", study.name, { href: `allocation/report/${study.id}` }));
+  const list = make("dl");
+  const states = Object.entries(study.states);
+  const best = study.best;
+  const rows = [
+    ["ended", `${lasting(study.ago)} ago`],
+    ["best value", best === null ? "none" : `${figure(best.value)} (trial ${best.number})`],
+    ...Object.entries(best === null ? {} : best.params).map(([name, value]) =>
+      [name, typeof value === "number" ? figure(value) : String(value)]),
+    ["trials", states.map(([state, count]) => `${count} ${state}`).join(", ") || "none"],
+  ];
+  for (const [name, value] of rows) list.append(make("dt", name), make("dd", value));
+  const chart = make("img", null, { src: `allocation/report/${study.id}.svg`, alt: "Best value against time" });
+  element.append(heading, list, chart);
+  if (study.command !== null) element.append(make("pre", `${study.command}\n${study.loading}`));
+  return element;
+}
+
+// Drawn again only if something has changed, so that a command can be selected.
+let endedBefore = "";
+function drawEnded(ended) {
+  const known = JSON.stringify(ended.map((study) => ({ ...study, ago: Math.round(study.ago / 60) })));
+  if (known === endedBefore) return;
+  endedBefore = known;
+  byId("ended-part").hidden = ended.length === 0;
+  byId("ended").replaceChildren(...ended.map(endedCard));
 }
 
 function handover(row) {
@@ -159,10 +191,13 @@ function choose(pools) {
 }
 
 function draw(state) {
+  drawEnded(state.ended);
   const pool = choose(state.pools);
-  byId("main").hidden = pool === undefined;
+  // Where nothing trains and no worker is, the finished studies are the page.
+  const idle = pool !== undefined && !pool.studies.length && !pool.workers && state.ended.length > 0;
+  byId("main").hidden = pool === undefined || idle;
   studies = pool === undefined ? [] : pool.studies.map((study) => study.name);
-  if (pool === undefined) return "no worker has come yet: optuna-deadline worker brings slots";
+  if (pool === undefined) return state.ended.length ? "nothing trains now" : "no worker has come yet: optuna-deadline worker brings slots";
   const offered = pool.slots.filter((slot) => slot.offered);
   const held = pool.slots.filter((slot) => slot.number !== null).length;
   byId("summary").textContent =
@@ -180,7 +215,7 @@ function draw(state) {
   byId("trials").replaceChildren(...pool.trials.map(trialRow));
   byId("more").textContent = pool.more_trials ? `and ${pool.more_trials} more` : "";
   fill("events", pool.events.map(event), "Nothing yet.");
-  return `as of ${new Date().toLocaleTimeString()}`;
+  return `${idle ? "nothing trains now, " : ""}as of ${new Date().toLocaleTimeString()}`;
 }
 
 function say(words, bad) {
