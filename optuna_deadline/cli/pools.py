@@ -17,7 +17,7 @@ from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.cli.app import print_json
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import shortfalls
+from optuna_deadline.history.shortfalls import shortfalls
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.policies.registry import DEFAULT_SHARING, make_divider

@@ -38,7 +38,7 @@ from optuna_deadline.elastic.lifecycle import join, leaving_on_signals, when_ans
 from optuna_deadline.elastic.result import Result, study_result
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
-from optuna_deadline.history.text import shortfalls_by_joining
+from optuna_deadline.history.shortfalls import shortfalls_by_joining
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of

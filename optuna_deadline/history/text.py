@@ -7,13 +7,6 @@ from datetime import datetime
 
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.errors import at_most
-from optuna_deadline.policies.pool.admission import (
-    StudyProspect,
-    losing_studies,
-    prospects,
-    remedy,
-)
-from optuna_deadline.policies.pool.fair_share import Divider, PoolSnapshot
 from optuna_deadline.values.deadlines import clock_words, format_duration
 
 
@@ -118,29 +111,3 @@ def event_sentence(event: Event, study: str, place: str) -> str:
         "fold": f"of the events of {study} before, the numbers are kept",
     }
     return said.get(event.kind) or request_sentence(event, trial)
-
-
-def shortfalls(pool: PoolSnapshot, divider: Divider) -> list[str]:
-    """A sentence for each study that will not train as much as it needs by its deadline."""
-    found = prospects(pool, divider)
-    return [_sentence(pool, prospect, divider) for prospect in found if not prospect.is_met]
-
-
-def shortfalls_by_joining(pool: PoolSnapshot, newcomer: int, divider: Divider) -> list[str]:
-    """A sentence for each study that falls short because another one has joined."""
-    losing = losing_studies(pool, newcomer, divider)
-    return [_sentence(pool, prospect, divider) for prospect in losing]
-
-
-def _sentence(pool: PoolSnapshot, prospect: StudyProspect, divider: Divider) -> str:
-    assert prospect.needed is not None
-    study, found = prospect.study, remedy(pool, prospect.study.study_id, divider)
-    said = (
-        f"{study.name} gets {format_duration(prospect.expected)} on one slot of the "
-        f"{format_duration(prospect.needed)} that it expects to train by its deadline: extend it "
-        f"by {format_duration(found.extend)}"
-    )
-    if found.weight is None:
-        return f"{said}, or add slots; no weight is enough."
-    then = f"; then {' and '.join(found.losers)} would miss theirs" if found.losers else ""
-    return f"{said}, or give it weight {found.weight:g}{then}."

@@ -15,6 +15,7 @@ from rich.text import Text
 from optuna_deadline._printable import printable
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.history.text import format_count
+from optuna_deadline.live.notebook import in_notebook, show
 from optuna_deadline.live.view import (
     TrialRow,
     View,
@@ -30,6 +31,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 12
 _DECISIONS = 6
 _LIMITS = 3  # the newest trials with a limit
+_NOTEBOOK = 20  # lines
 _FIXED = 8  # four lines at the top, a heading, a line for the rest, two empty ones
 _COLOURS = {
     "running": "green",
@@ -283,9 +285,13 @@ def showing_study(
 
     Args:
         watcher: Reads the study.
-        console: The output: live on a terminal, else in lines.
+        console: The output: live on a terminal or in a notebook, else in lines.
         whole: On a terminal, the whole screen; else one line.
     """
+    if in_notebook():
+        return polling_views(
+            watcher, _SECONDS, lambda looks: show(render(view, _NOTEBOOK) for view in looks)
+        )
 
     def on_terminal(looks: Iterator[View]) -> None:
         with Live(console=console, auto_refresh=False) as live:
