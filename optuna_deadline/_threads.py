@@ -91,7 +91,7 @@ class BackgroundQueue:
         return future
 
     def close(self, seconds: float) -> None:
-        """Accept no further task; wait so many seconds for the remaining ones."""
+        """Accept no further task, and wait up to ``seconds`` for the remaining ones."""
         self._queue.put(None)
         self._thread.join(seconds)
 

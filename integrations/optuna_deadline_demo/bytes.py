@@ -25,7 +25,7 @@ MAX_EPOCHS = 40
 
 
 class Size(NamedTuple):
-    """How large models and epochs are."""
+    """The sizes of models and epochs."""
 
     widths: tuple[int, ...]
     depths: tuple[int, int]

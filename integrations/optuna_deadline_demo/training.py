@@ -1,4 +1,4 @@
-"""How each task of the demo trains: Lightning with the deadline's callback, and no output."""
+"""The training of each task of the demo: Lightning with the deadline's callback, and no output."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rows(L.LightningDataModule):
         return DataLoader(self.train, batch_size=self._batch, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """The same rows each time."""
+        """Rows that are equal each time."""
         return DataLoader(self.validation, batch_size=self._validation_batch)
 
 

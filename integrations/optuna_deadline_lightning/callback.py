@@ -58,7 +58,7 @@ class DeadlineCallback(Callback):
 
     Reports are numbered by epoch, from 0. An epoch that is validated several times has as many
     steps: with ``val_check_interval=0.25`` epoch 2 ends at step 11, whatever the batch size. With
-    an interval in batches a step is so many batches. Every slot evaluates the whole validation
+    an interval in batches a step is one interval. Every slot evaluates the whole validation
     set, so that a value does not depend on how many there are.
 
     Args:

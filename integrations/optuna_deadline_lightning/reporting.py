@@ -2,7 +2,7 @@
 
 Reports are numbered by progress, so that a step means the same in every trial. An epoch has as
 many steps as validations: four with ``val_check_interval=0.25``. Its length in batches, which may
-differ between trials, does not matter. With an interval in batches, a step is so many batches. A
+differ between trials, does not matter. With an interval in batches, a step is one interval. A
 number follows from the position in training, so a paused trial resumes with the numbers that it
 would have had.
 """
@@ -97,7 +97,7 @@ class ReportSteps:
         return boundaries.progress(trainer)
 
     def _all_epochs(self, trainer: pl.Trainer) -> float | None:
-        """How many epochs the fit trains, with fractions."""
+        """The number of epochs that the fit trains, with fractions."""
         if self._growing is not None:
             return self._growing.last_pass(trainer) + 1
         limits = [float(trainer.max_epochs)] if trainer.max_epochs not in (None, -1) else []

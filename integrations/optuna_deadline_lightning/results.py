@@ -156,7 +156,7 @@ def share(entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
 
 
 class _LoggedMetadata(_Metadata):
-    """How a value was logged, as far as a checkpoint knows; the next ``log`` adds the rest.
+    """A value's log options, as far as a checkpoint knows; the next ``log`` adds the rest.
 
     On one slot Lightning forgets ``sync_dist``, which matters again on two.
     """

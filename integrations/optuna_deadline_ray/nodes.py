@@ -75,7 +75,7 @@ def wanted_slots(table: AllocationTable, ceiling: int) -> int:
 
 
 def bundles(slots: int, node_slots: int, kind: str) -> list[dict[str, float]]:
-    """The request to Ray's autoscaler: whole nodes with so many slots in all."""
+    """The request to Ray's autoscaler: whole nodes with this number of slots in all."""
     return [{kind: node_slots} for _ in range(-(-slots // node_slots))]
 
 

@@ -1,4 +1,4 @@
-"""How far two checkpoints of one training are apart, and how far repeated runs are apart."""
+"""The distance of two checkpoints of one training, and that of repeated runs."""
 
 from __future__ import annotations
 

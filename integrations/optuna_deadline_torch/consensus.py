@@ -151,7 +151,7 @@ class ReplicatedState:
     schedulers: Iterable[Any] = ()
 
     def difference(self, consensus: Consensus) -> str | None:
-        """How the ranks differ, in words; None if they agree. Every rank calls it."""
+        """The difference of the ranks, in words; None if they agree. Every rank calls it."""
         rates = [_number(group["lr"]) for one in self.optimizers for group in one.param_groups]
         best = [_number(one.best) for one in self.schedulers if isinstance(one, ReduceLROnPlateau)]
         own = digest(self.parameters), " ".join(rates), " ".join(best)

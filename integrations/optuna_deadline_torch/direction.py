@@ -35,7 +35,7 @@ def direction_of(trial: Any, segment: Any, mode: str | None) -> Direction:
 
 
 def known_direction(trial: Any, segment: Any, mode: str | None) -> Direction | None:
-    """The same, and None if all leave it open.
+    """The direction, as above; None if all leave it open.
 
     Raises:
         DeadlineError: ``mode`` contradicts the study.

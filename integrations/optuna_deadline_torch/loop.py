@@ -1,7 +1,7 @@
 """A training loop that can stop and resume between any two optimizer steps.
 
 The loop is the user's; its two ``for`` statements connect it to the slots. The body of a loop
-belongs to its batch or epoch as a whole: directives are read when the next one is requested. So it
+belongs to its batch or epoch as a whole: directives are read between iterations. So it
 does not matter whether a scheduler steps before or after the report.
 """
 
@@ -136,7 +136,7 @@ class ElasticLoop:
         self.value: float | None = None  #: the last report, over all segments
         self._epochs = epochs
         self._per_epoch = reports_per_epoch
-        self._shares = 0  # trained batches of the epoch, of so many, including the current one
+        self._shares = 0  # trained report shares of this epoch, the current batch included
         self._reported = -1  # the last step
         self._seed = seed
         self._own: Generators | None = None  # of the data and the model, which are seeded too

@@ -1,4 +1,4 @@
-"""The same global batches for every number of ranks.
+"""Global batches that are equal for every number of ranks.
 
 A batch sampler is run once per epoch under a seed made from (seed, epoch), so its batches are the
 same in every process and every segment; rank ``r`` of ``k`` takes ``[r::k]`` of each. The number

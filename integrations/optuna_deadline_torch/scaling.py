@@ -124,7 +124,7 @@ class Scaling:
         return math.floor(self._in_epochs(self.done)) - math.floor(self._in_epochs(self._began))
 
     def complete(self, epochs: int, passed: float) -> bool:
-        """Whether a training of so many epochs is complete.
+        """Whether a training of a number of epochs is complete.
 
         Args:
             epochs: With the base batch.
@@ -292,7 +292,7 @@ class Schedules:
                 self._seen(one)
 
     def advance(self, scheduler: Any, times: int) -> None:
-        """Step a scheduler so many times."""
+        """Step a scheduler a number of times."""
         for _ in range(times):
             scheduler.step()
         if id(scheduler) in self._last:

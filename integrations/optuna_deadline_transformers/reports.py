@@ -32,7 +32,7 @@ class ReportAxis:
         self.last = max(math.ceil(whole), 1)  #: the number of the last one
 
     def position(self, state: Any) -> float:
-        """How many evaluations' worth of training is done."""
+        """The training that is done, in evaluations."""
         done = state.epoch if self._by_epoch else state.global_step / self._every
         return float(done or 0.0)
 

@@ -23,7 +23,7 @@ class StepBatch(NamedTuple):
     accumulated: int  #: forward passes
 
     def on(self, slots: int) -> StepBatch | None:
-        """The same batch on several slots: fewer passes first, which keeps the memory of a pass.
+        """The batch on several slots: fewer passes first, which keeps the memory of a pass.
 
         None if the slots do not divide it.
         """

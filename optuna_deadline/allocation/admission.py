@@ -82,7 +82,7 @@ def choose_devices(
     cpus: int,
     newcomer: Worker,
 ) -> list[str]:
-    """The devices that a worker may offer: the GPUs that it names and so many CPU shares.
+    """The devices that a worker may offer: the GPUs that it names and a number of CPU shares.
 
     Args:
         offered: The host's devices, and which live workers offer them.

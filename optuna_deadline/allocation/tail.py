@@ -65,7 +65,7 @@ class Tail(Generic[RowT]):
         return [row for page in self.pages(now) for row in page]
 
     def pages(self, now: float) -> Iterator[list[RowT]]:
-        """The same, page by page."""
+        """The new rows, page by page."""
         after = self.solid
         while True:
             page, new = self._query(after), []

@@ -120,7 +120,7 @@ class CheckedSegment:
         return _LEAVE if self._done >= self._order.leave_at else KEEP
 
     def directive(self) -> Directive:
-        """The same on every rank, since each counts alike."""
+        """The count, which is equal on every rank."""
         return self.newest()
 
     def progress(self, position: float) -> None:

@@ -55,7 +55,7 @@ _WHOLE = (
 
 @dataclass(frozen=True)
 class Noise:
-    """How far repeated trainings are apart for a harmless reason."""
+    """The distance of repeated trainings for a harmless reason."""
 
     figure: float  #: in checkpoints
     values: float  #: in reported values
@@ -285,7 +285,7 @@ class Check:
         )
 
     def _noise_of(self, variant: str, still: TrainingRun, steps: LeavePoints) -> Noise:
-        """How far repeated trainings are apart for a harmless reason."""
+        """The distance of repeated trainings for a harmless reason."""
         words = _VARIANTS[variant]
         self._total += 1
         name = "undisturbed, with " + words.rpartition(" ")[0]

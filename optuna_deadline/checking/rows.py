@@ -27,7 +27,7 @@ class CheckResult(str, Enum):
 
 @dataclass(frozen=True)
 class Gap:
-    """How far two trainings are apart; the figures are relative, 0 is bitwise equal."""
+    """The distance of two trainings; the figures are relative, 0 is bitwise equal."""
 
     parts: Mapping[str, float] = field(default_factory=dict)  #: weights, optimizer, ...
     unlike: tuple[str, ...] = ()  #: differences without a number, in words
@@ -121,7 +121,7 @@ def relative(one: float, other: float) -> float:
 
 
 def values_apart(one: Mapping[int, float], other: Mapping[int, float]) -> Gap:
-    """How far the reported values of two trainings are apart, by step."""
+    """The distance of the reported values of two trainings, by step."""
     unlike = [
         f"step {step} is reported {'undisturbed' if step in one else 'otherwise'} only"
         for step in sorted(one.keys() ^ other.keys())

@@ -165,7 +165,7 @@ class TrainingRuns:
         return run
 
     def gap(self, one: TrainingRun, other: TrainingRun) -> Gap:
-        """How far the newest checkpoints of two trainings are apart."""
+        """The distance of the newest checkpoints of two trainings."""
         assert one.checkpoint is not None and other.checkpoint is not None
         order = CheckInstruction(compare=(str(one.checkpoint), str(other.checkpoint)))
         found: dict[str, Any] = {}

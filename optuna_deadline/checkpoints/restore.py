@@ -252,7 +252,7 @@ class CheckpointSweeper:
         self._queue.submit(partial(self._sweep_unnamed, number, named))
 
     def sweep_all_ended(self, ended: Iterable[int], rows: Sequence[Checkpoint]) -> None:
-        """The same for many trials that have left files; errors are ignored.
+        """Delete such files of many ended trials; errors are ignored.
 
         Args:
             ended: The trials' numbers.

@@ -92,6 +92,6 @@ def _check_direction(study: optuna.Study, wanted: Direction | None) -> None:
     has = study.direction.name.lower()
     if wanted is not None and wanted.value != has:
         raise DeadlineError(
-            f"The study {study.study_name!r} exists, to {has}: leave --direction out, "
-            "or choose another name."
+            f"The study {study.study_name!r} exists with the direction {has}: leave --direction "
+            "out, or choose another name."
         )

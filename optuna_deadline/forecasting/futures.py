@@ -78,7 +78,7 @@ class Future:
 
 
 def draw_places(rng: np.random.Generator, count: int, shared: float = SHARED) -> list[float]:
-    """Places between 0 and 1 for so many trials, evenly spread for each of them.
+    """Draw correlated quantiles for a number of trials, each uniform on (0, 1).
 
     Args:
         rng: The random generator.

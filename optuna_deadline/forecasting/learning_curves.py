@@ -65,11 +65,11 @@ class Curve:
 
     @cached_property
     def doublings(self) -> float:
-        """How often the steps have doubled since the first report."""
+        """Doublings of the steps since the first report."""
         return math.log2(self.steps[-1] / self.steps[0])
 
     def doublings_to(self, step: float) -> float:
-        """How often the steps have yet to double until a step; 0 if it is past."""
+        """Doublings of the steps that are left until a step; 0 if it is past."""
         return max(0.0, math.log2(step / self.steps[-1]))
 
     @cached_property
@@ -120,11 +120,11 @@ class Doublings:
         return curve.best[-1] + curve.last_gain * brings
 
     def unit(self, curve: Curve) -> float:
-        """The unit of errors."""
+        """Scale of the forecast's errors, in units of the value."""
         return max(curve.last_gain, _STILL * self.usual, self.lag(curve))
 
     def lag(self, curve: Curve) -> float:
-        """How far a curve is behind the best tenth of those that came as far; 0 if it is not."""
+        """A curve's distance behind the best tenth of those that came as far, at least 0."""
         step = curve.steps[-1]
         if step not in self._tenths:
             came = [one.at(step) for one in self.curves if one.steps[-1] >= step]

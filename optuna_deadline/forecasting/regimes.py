@@ -67,7 +67,7 @@ def seconds_between(
 def step_after(
     seconds: float, step: float, pace: float, changes: Sequence[tuple[float, float]] = ()
 ) -> float:
-    """The step that a trial reaches from another one in so many seconds; the inverse."""
+    """The step that a trial reaches from another one in a number of seconds; the inverse."""
     for change, factor in changes:
         needed = max(0.0, change - step) * pace
         if seconds <= needed:

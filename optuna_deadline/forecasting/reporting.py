@@ -139,7 +139,7 @@ def trained_steps(step: int, first: int) -> int:
 
 
 def reported_step(trained: int, first: int) -> int:
-    """The step that a trial reports after so many trained steps: the inverse of the above."""
+    """The step that a trial reports after a number of trained steps: the inverse of the above."""
     return trained - trained_steps(0, first)
 
 
@@ -155,7 +155,7 @@ def step_before(steps: Iterable[int]) -> int:
 
 
 def step_before_all(trials: Iterable[Collection[int]]) -> int:
-    """The same for a whole study, by the steps of each trial's reports; 0 without any report."""
+    """The step before all of a study, by each trial's reports; 0 without any report."""
     return min((step_before(steps) for steps in trials if steps), default=0)
 
 

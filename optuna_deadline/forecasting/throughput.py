@@ -33,7 +33,7 @@ WORTHWHILE = 1.1
 
 @dataclass(frozen=True)
 class SegmentPace:
-    """How fast one segment trained: steps per second on a number of slots."""
+    """Steps per second of one segment on a number of slots."""
 
     number: int
     slots: int
@@ -273,7 +273,7 @@ class Overhead:
 
 
 def closing_seconds(stop: float) -> float:
-    """How long before the deadline ranks must stop, so that all ends are reported in time.
+    """Seconds before the deadline at which ranks must stop, so that all ends are reported in time.
 
     Args:
         stop: Seconds that the slowest rank took to leave so far; beyond 10 it is killed instead.
@@ -282,7 +282,7 @@ def closing_seconds(stop: float) -> float:
 
 
 def distant_database_seconds(trips: Sequence[float], slots: int, total: float) -> float:
-    """How much earlier than :func:`closing_seconds`, if the database is far away.
+    """Seconds earlier than :func:`closing_seconds`, if the database is far away.
 
     Trials are written, reported to Optuna and ended one after the other, with many round trips
     each.
@@ -298,7 +298,7 @@ def distant_database_seconds(trips: Sequence[float], slots: int, total: float) -
 
 
 def leaving_seconds(stop: float, silence: float = 0.0) -> float:
-    """How long before its own time limit a worker leaves, so that its trials are saved.
+    """Seconds before its own time limit at which a worker leaves, so that its trials are saved.
 
     Unlike at a deadline, nothing is killed to be in time, so slow trials get the time they need.
 

@@ -11,7 +11,7 @@ from optuna_deadline.values.deadlines import clock_words, format_duration
 
 
 def until_deadline(time_left: float, settled: bool = False) -> str:
-    """How far the deadline is."""
+    """The time to the deadline, or since it, in words."""
     if settled:
         return "the study has ended"
     if time_left <= 0:

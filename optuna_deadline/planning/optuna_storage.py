@@ -31,7 +31,7 @@ _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.ins
 _STOPPED = "optuna_deadline:stopped"
 #: Rows of one statement: drivers send each of many parameter sets separately.
 _AT_ONCE = 250
-#: So many reports of each trial are copied to Optuna, and so many more for a second of training.
+#: Reports of each trial that are copied to Optuna: a number, and more per second of training.
 _COPIED, _COPIED_A_SECOND = 1000, 10
 
 

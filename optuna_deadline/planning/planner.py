@@ -208,7 +208,7 @@ class Planner:
         return changed or reported > 0
 
     def _closing_seconds(self, reading: Reading) -> float:
-        """How long before the end all training must stop."""
+        """Seconds before the end at which all training must stop."""
         snapshot = reading.snapshot
         far = distant_database_seconds(
             self._poll_trips, snapshot.capacity, snapshot.deadline - self._started

@@ -102,7 +102,7 @@ def _innermost(sampler: BaseSampler) -> BaseSampler:
     return sampler
 
 
-#: After so many equal failures, no further trial is tried.
+#: Number of equal failures after which no further trial is tried.
 _MAX_FAILURES = 3
 
 

@@ -149,7 +149,7 @@ class SnapshotReader:
         self._requests: tuple[Request, ...] = ()
 
     def own_step(self, trained: int) -> int:
-        """The objective's step after so many trained steps."""
+        """The objective's step after a number of trained steps."""
         return reported_step(trained, self._reports.first)
 
     def begin_term(self) -> None:

@@ -33,7 +33,7 @@ def slope(reports: Sequence[Report], window: int, origin: float) -> float:
 
 
 def relative_slope(reports: Sequence[Report], window: int, origin: float) -> float:
-    """The same relative to the total gain so far."""
+    """The speed relative to the total gain so far."""
     best = max(report.score for report in reports)
     lost = best - min(origin, reports[0].score)
     return slope(reports, window, origin) / lost if lost > 0 else 0.0

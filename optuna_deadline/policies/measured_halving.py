@@ -7,9 +7,9 @@ recorded there. The trial is pruned if at least a share ``top`` of the rung is b
 where the top of the rung is now.
 
 ``gain`` is the median rise from the rung to the next one over the trials that made it, never
-negative, times ``1 + log2(1 + n / left)``: a new trial would end so many doublings short of this
-one. ``n`` are the reports of the trial, ``left`` those that a new trial could still make. With
-fewer than three rises known it is the gain of the rung below; with none it is 0.
+negative, times ``1 + log2(1 + n / left)``: a new trial would end that number of doublings short
+of this one. ``n`` are the reports of the trial, ``left`` those that a new trial could still make.
+With fewer than three rises known it is the gain of the rung below; with none it is 0.
 
 ``top`` is ``(1/6) ** trust``: the best sixth of a rung goes on where its ranks hold until the next
 rung, and all trials where ranks mean nothing. The trust is ``min(1, r / 0.8)``, where ``r`` is the
@@ -158,7 +158,7 @@ class RankPairs:
 
     @property
     def trust(self) -> float:
-        """How far the order here is that at the next rung, from 0 to 1."""
+        """The agreement of the order here with that at the next rung, from 0 to 1."""
         pairs = len(self)
         if pairs < 2 or not self._compared:
             return 1.0
@@ -187,7 +187,7 @@ class Rungs(RungTable):
         return True
 
     def forget(self, number: int, reached: int) -> None:
-        """Delete a trial's records on so many rungs."""
+        """Delete a trial's records on the first ``reached`` rungs."""
         for place in range(reached):
             if pair := self._pair(number, place):
                 self._pairs[place].remove(*pair)
@@ -201,7 +201,7 @@ class Rungs(RungTable):
         return both[0].recorded[number], both[1].recorded[number]
 
     def rank(self, number: int, place: int) -> tuple[int, int]:
-        """How many values at a rung are better than the trial's, and how many there are.
+        """The number of better values at a rung than the trial's, and the number of all.
 
         Both are 0 for a trial without a value there.
         """

@@ -27,7 +27,7 @@ def node_counts(money: Money, seconds: float) -> Iterator[int]:
 
 
 def left_with(money: Money, nodes: int, seconds: float) -> tuple[float, float]:
-    """Seconds and slot-seconds for training if so many nodes are held from now on."""
+    """Seconds and slot-seconds for training if this number of nodes is held from now on."""
     more = max(0, nodes - money.nodes(money.held))
     left = (money.left + money.ahead) * (1 - RESERVE) - more * money.entrance
     seconds -= CLOSING + (money.startup if more else 0.0)

@@ -52,7 +52,7 @@ class Rung:
         self._cut = self._best = None
 
     def better_than(self, score: float) -> int:
-        """How many scores are above another."""
+        """The number of scores above another."""
         return bisect_left(self.ranked, (-score, -1))
 
     @property
@@ -72,7 +72,7 @@ class Rung:
         return [number for _, number in self.ranked[low:high]]
 
     def _passing(self, cut: float | None) -> int:
-        """How many pass at a cut: they are the first of the ranking."""
+        """The number that passes at a cut: the first of the ranking."""
         ranked = self.ranked
         return len(ranked) if cut is None else bisect_right(ranked, (-cut, math.inf))
 
@@ -132,7 +132,7 @@ def best_until(reports: Sequence[Report], milestone: int) -> float:
 
 
 class RungRule(NamedTuple):
-    """How reports are read at milestones."""
+    """The rule by which reports are read at milestones."""
 
     extent: Callable[[Sequence[Report]], int]  #: how far they come
     score: Callable[[Sequence[Report], int], float]  #: their score at a milestone
@@ -212,7 +212,7 @@ class RungTable:
         return True
 
     def forget(self, number: int, reached: int) -> None:
-        """Delete a trial's records on so many rungs."""
+        """Delete a trial's records on the first ``reached`` rungs."""
         for rung in self.rungs[:reached]:
             rung.forget(number)
 

@@ -92,7 +92,7 @@ class RequestPolicy:
         return _completed(plan, orders, held)
 
     def _plan_on(self, rest: Snapshot, capacity: int) -> Plan:
-        """The policy's plan on so many slots; policies need at least one."""
+        """The policy's plan on a number of slots; policies need at least one."""
         if capacity > 0:
             gang = min(rest.largest_gang, capacity)
             return self.policy.plan(replace(rest, capacity=capacity, largest_gang=gang))
@@ -108,7 +108,7 @@ class RequestPolicy:
         held: Mapping[int, Order],
         pins: Sequence[tuple[TrialView, int]],
     ) -> Plan:
-        """The same if the pool is bought: pinned gangs are paid for first."""
+        """The plan if the pool is bought: pinned gangs are paid for first."""
         if money.left <= 0:
             broke: dict[int, Order] = {
                 trial.number: Pause("the budget is spent") for trial, _ in pins
@@ -191,7 +191,7 @@ def _place_pins(
         pins: Trials and their pinned sizes.
         slots: The number of slots.
         largest: The largest possible gang.
-        node: A gang takes whole nodes of so many slots.
+        node: Slots of a node; a gang takes whole nodes.
     """
     left, orders = slots, dict[int, Order]()
     for trial, size in sorted(pins, key=lambda pin: (pin[0].slots != pin[1], pin[0].number)):
@@ -260,7 +260,7 @@ def largest_divisor(slots: int, batch: int | None) -> int:
 
 
 def divisor_reason(slots: int, batch: int) -> str:
-    """Why a trial does not have so many slots."""
+    """Why a trial does not have this number of slots."""
     return f"{slots} slots do not divide its batch of {batch}"
 
 

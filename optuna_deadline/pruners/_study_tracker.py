@@ -98,7 +98,7 @@ class StudyTracker:
         return self.terms.deadline - (self._clock.now() + self._ahead)
 
     def time_left_at_last(self) -> float:
-        """The same, read again once the deadline has passed: another process may have moved it."""
+        """The time left, read again after the deadline: another process may have moved it."""
         if self.time_left() <= 0:
             self.refresh()
         return self.time_left()

@@ -75,7 +75,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.names: dict[str, Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """How an object is pickled."""
+        """The reduction by which an object is pickled."""
         if isinstance(obj, _NAMED) and obj.__module__ in _SCRIPTS:
             if _found(sys.modules[obj.__module__], obj.__qualname__) is obj:
                 self.names[obj.__qualname__] = obj

@@ -74,7 +74,7 @@ class Channel:
         return content
 
     def poll(self, timeout: float = 0.0) -> bool:
-        """Whether a whole message, or the end of the stream, arrives in so many seconds."""
+        """Whether a whole message, or the end of the stream, arrives in time, in seconds."""
         until = time.monotonic() + timeout
         while not self._has_message() and not self._at_end:
             if not connection.wait([self._socket], max(0.0, until - time.monotonic())):

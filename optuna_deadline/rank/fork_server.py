@@ -102,7 +102,7 @@ class ForkServer:
         """Wait until the objective is loaded; on failure, end the process.
 
         Raises:
-            DeadlineError: It cannot be loaded, or not within so many seconds.
+            DeadlineError: It cannot be loaded, or not within these seconds.
         """
         until = time.monotonic() + seconds
         try:

@@ -105,7 +105,7 @@ def run_rank(
 
 
 def _run_objective(objective: Objective, trial: RankTrial) -> tuple[str, Any]:
-    """How the segment ended, with its payload."""
+    """The end of the segment, with its payload."""
     try:
         value = objective(trial)
         return "result", None if value is None else float(value)

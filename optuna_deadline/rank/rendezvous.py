@@ -79,7 +79,7 @@ _HANDSHAKE_SECONDS = 5  # seconds, for all of it
 _MAX_HANDSHAKES = 64  # at the same time; further connections are closed and try again
 _MAX_HANDSHAKE_MESSAGE, _NONCE = 256, 32  # bytes
 _RETRY_SECONDS = 0.2  # seconds between two tries
-#: A silent peer is probed after so many seconds, then each so many, so often; together 9 s.
+#: Keep-alive of TCP: seconds of silence, seconds between probes, probes; together 9 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 9000}
 
 #: Gets a rank's connection: number, fence, rank; returns whether that rank is expected.

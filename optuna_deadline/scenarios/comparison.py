@@ -177,7 +177,7 @@ class Scenario:
             yield self._pair(number, looks)
 
     def _affordable_looks(self, seconds: float) -> int:
-        """How finely the rest of the study can be simulated, so that a pair takes half the time.
+        """The resolution of the rest of the study at which a pair takes half the time.
 
         The time of a plan depends on the policy and grows with the trials, so a coarse run
         measures it if the study is large. Only halves are used, so that the result is the same in

@@ -55,7 +55,7 @@ def machines(present: InitialState, slots: int) -> dict[str, int]:
     """The slots of each host after the change.
 
     Raises:
-        DeadlineError: There are not so many to take away.
+        DeadlineError: The study has fewer slots than are taken away.
     """
     found = dict(present.machines)
     if slots > 0:
@@ -73,7 +73,7 @@ def machines(present: InitialState, slots: int) -> dict[str, int]:
 
 
 def usual_looks(present: InitialState) -> int:
-    """How often a worker polls until the deadline, if plans are fast."""
+    """The polls of a worker until the deadline, if plans are fast."""
     looks = _PLANNED_TRIALS // max(1, len(present.planned_rows))
     return min(_MOST_LOOKS, max(_LEAST_LOOKS, looks))
 

@@ -19,7 +19,7 @@ from optuna_deadline.history.forecast import first_step, known_curves
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import Measured, measure
 
-_REPORTS = 400  # of a full training, at most: of a longer one, only every so many
+_REPORTS = 400  # of a full training, at most; a longer one is thinned out
 _ALMOST = 0.99  # of the way to the next report, which a running trial has not reached
 
 

@@ -33,7 +33,7 @@ class TrainingClock:
         return float(np.interp(step, self.steps, self.seconds))
 
     def reached(self, seconds: float) -> float:
-        """The step after so many seconds."""
+        """The step after a number of seconds."""
         return float(np.interp(seconds, self.seconds, self.steps))
 
 
@@ -92,17 +92,17 @@ class Workload:
         raise ValueError(f"The workload {self.name!r} has no configuration with {params!r}.")
 
     def renamed(self, name: str) -> Workload:
-        """The same workload under another name."""
+        """This workload under another name."""
         return replace(self, name=name)
 
     def shuffled(self, seed: int) -> Workload:
-        """The same configurations in an order drawn from the seed: another study of the table."""
+        """These configurations in an order drawn from the seed: another study of the table."""
         order = list(range(len(self.curves)))
         random.Random(f"{self.name} {seed}").shuffle(order)
         return self.arranged(order)
 
     def arranged(self, order: Sequence[int]) -> Workload:
-        """The same configurations in an order."""
+        """These configurations in an order."""
         return replace(
             self,
             curves=tuple(self.curves[index] for index in order),
@@ -112,7 +112,7 @@ class Workload:
         )
 
     def slowed(self, factor: float) -> Workload:
-        """The same trainings, each so many times as long."""
+        """These trainings, each longer by a factor."""
         return replace(
             self,
             step_seconds=tuple(factor * seconds for seconds in self.step_seconds),

@@ -70,7 +70,7 @@ def best(study: Study) -> Best:
 
 
 def find_best(study: Study) -> Best | None:
-    """The same; None if no trial has reported."""
+    """The best report, as :func:`best`; None if no trial has reported."""
     check_single_objective(study)
     return best_of(study.get_trials(deepcopy=False), study.direction)
 

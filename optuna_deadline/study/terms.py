@@ -295,7 +295,7 @@ def end_within(database: Database, study: Study, seconds: float) -> Terms:
 
 
 def fixing(study: Study) -> str:
-    """How to give a study a deadline, for error messages."""
+    """The advice on giving a study a deadline, for error messages."""
     return spelled(
         "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h')",
         f"give it one with 'optuna-deadline create {study.study_name} --deadline 2h'",
@@ -357,7 +357,7 @@ def too_late(stored: Terms, left: float, report: float) -> DeadlineError:
 
 
 def _extending(stored: Terms) -> str:
-    """How to move a deadline, for error messages."""
+    """The advice on moving a deadline, for error messages."""
     return spelled(
         "optuna_deadline.extend(study, '2h')",
         f"'optuna-deadline set {stored.name} --deadline 2h'",

@@ -191,7 +191,7 @@ def format_duration(seconds: float, units: int = 2) -> str:
 
 
 def clock_words(step: float) -> str:
-    """What to say of a database whose clock was set forward, or back, by so many seconds."""
+    """The sentence on a database whose clock was set forward, or back if negative, by seconds."""
     way = "forward" if step > 0 else "back"
     return (
         f"the database's clock was set {way} by {format_duration(abs(step))}: the deadline is "

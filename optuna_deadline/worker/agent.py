@@ -434,7 +434,7 @@ class Agent:
         return left > self._closing_seconds() and not self._time_limit.accepts_no_segments(stop)
 
     def _closing_seconds(self) -> float:
-        """How long before the deadline ranks must stop."""
+        """Seconds before the deadline at which ranks must stop."""
         far = distant_database_seconds(
             self._poll_trips, self._slots, self._deadline - self._began_at
         )

@@ -19,7 +19,7 @@ class Outage:
         self._last = ("", -math.inf)  # cause and time of the last line
 
     def begins(self, cause: str, ago: float = 0.0) -> bool:
-        """Record a fault that began so many seconds ago, unless it lasts.
+        """Record a fault that began ``ago`` seconds before, unless it lasts.
 
         Returns:
             Whether to log it: not if the same one was logged just before.

@@ -371,7 +371,7 @@ class Gang:
         return self.overdue
 
     def end_message(self) -> tuple[str, Any]:
-        """How the segment ended: the first rank's end message, unless a rank died or failed."""
+        """The end of the segment: the first rank's end message, unless a rank died or failed."""
         dead = [rank for rank in self.ranks if rank.end_message is None]
         if any(rank.remote and rank.link is None for rank in dead):
             return "absent", None

@@ -152,7 +152,7 @@ _NEW = "--storage sqlite:///new.db"
             "There is no earlier study 'x'",
         ),
         ("create new @ --deadline 1h --warm-start-from new", "cannot be earlier than itself"),
-        ("create s @ --deadline 1h --direction maximize", "exists, to minimize"),
+        ("create s @ --deadline 1h --direction maximize", "exists with the direction minimize"),
         (f"create new {_NEW} --deadline soon", "'soon' is not a deadline"),
         (f"create new {_NEW} --deadline 2020-01-01T00:00Z", "has passed; give one in the future"),
         (f"create new {_NEW} --deadline 1h --policy magic", "no policy 'magic'"),

@@ -84,7 +84,7 @@ class Within(sa.types.TypeDecorator[Any]):
 
 
 class WholeWithin(Within):
-    """The same for whole numbers."""
+    """The check for whole numbers."""
 
     impl = sa.Integer
     cache_ok = True

@@ -1,4 +1,4 @@
-"""How the tables are created, and the check that they have this package's schema version."""
+"""The creation of the tables, and the check that they have this package's schema version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same database in memory, for simulations and tests: SQLite, with the time given."""
+"""The database in memory, for simulations and tests: SQLite, with the time given."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def move_deadline(
 
 
 def move_with_clock(tx: Transaction, study_id: int, step: float, seen: float) -> bool:
-    """Move the start and the ends of a study by so many seconds, unless another process has.
+    """Move the start and the ends of a study by seconds, unless another process has.
 
     Args:
         tx: The transaction.

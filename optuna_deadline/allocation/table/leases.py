@@ -56,7 +56,7 @@ class Leases(ElectedRoles):
             The grant. None if the plan has changed, a slot or the trial is held, a slot is not
             offered by this worker or is lent to another study, the study is settled or past its
             deadline or the end of its money, its trials would hold more slots than it pays for,
-            the trial cannot train on so many, a user holds the trial, or the worker is drained.
+            the trial cannot train on this number, a user holds it, or the worker is drained.
         """
         others = others or {}
         asked = {worker_id: slot_ids, **others}
@@ -84,7 +84,7 @@ class Leases(ElectedRoles):
 
     @staticmethod
     def _may_grant(tx: Transaction, more: int) -> bool:
-        """Whether the study is open and pays for so many more slots than its trials hold.
+        """Whether the study is open and pays for ``more`` slots beyond those that its trials hold.
 
         Without this check, the next trial would start on unpaid free slots before the last one has
         left. Slots of dead workers are not billed. The study's row is locked if it has a budget,

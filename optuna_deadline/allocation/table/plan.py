@@ -201,8 +201,8 @@ class PlannerWrites(Segments):
         """Set the number of slots that the study pays for, and until when its money lasts with it.
 
         A change of either is an event, with the slots by host type if given. Nothing is granted
-        from ``funds_end`` on, nor beyond so many slots. If the stored slots and end differ from
-        ``seen``, the price has changed in between, and nothing is written.
+        from ``funds_end`` on, nor beyond that number of slots. If the stored slots and end differ
+        from ``seen``, the price has changed in between, and nothing is written.
 
         Returns:
             False if nothing was written for that reason.

@@ -347,7 +347,7 @@ class Reads(Base):
             ))  # fmt: skip
 
     def event_before(self, count: int) -> int:
-        """The row id before the pool's newest events, so many of them; 0 if it has fewer."""
+        """The row id before the pool's newest ``count`` events; 0 if it has fewer."""
         with self._alone() as tx:
             return int(tx.value(
                 "SELECT id FROM @event WHERE pool = :pool ORDER BY id DESC LIMIT 1 OFFSET :count",

@@ -37,7 +37,7 @@ class BudgetAccount(Protocol):
         """Read all events until now; the other methods use this state."""
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The money now, if live workers offer these slots and at most so many can be bought."""
+        """The money now, if live workers offer these slots and ``most`` can be bought."""
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
         """The number of these slots that the budget can buy now."""
@@ -171,7 +171,7 @@ class PoolBudget:
         """The most slots that the budget pays for until the deadline, at least one node.
 
         This is the best fixed cluster, for policies that choose no size. If the budget is exactly
-        that of so many slots, training ends earlier than the deadline by the time to close.
+        that of these slots, training ends earlier than the deadline by the time to close.
         """
         enough = deadline - RELEASE_SECONDS - _MIN_CHANGE_SECONDS
 
@@ -203,7 +203,7 @@ class PoolBudget:
         return {kind: slots for kind, slots in types.items() if slots}
 
     def _paid_slots_by_worker(self, reading: Reading, types: Mapping[str, int]) -> dict[str, int]:
-        """The slots by worker that a study may use, if it pays for so many of each type.
+        """The slots by worker that a study may use, if it pays for this number of each type.
 
         Workers that already train most of the study come first.
         """

@@ -31,7 +31,7 @@ class Invoice:
     since: dict[str, list[float]] = field(default_factory=dict)
 
     def resize(self, slots: Mapping[str, int], at: float) -> None:
-        """Hold nodes for so many slots of each type from now on.
+        """Hold nodes for this number of slots of each type from now on.
 
         The newest nodes are returned first.
         """
@@ -88,7 +88,7 @@ class Invoice:
         )
 
     def affordable(self, now: float, slots: Mapping[str, int]) -> dict[str, int]:
-        """How many of these slots can be bought now; the most expensive nodes are dropped first.
+        """The number of these slots that can be bought now, the cheapest nodes first.
 
         The budget must pay for the start-up of each node and for its closing.
         """
@@ -107,7 +107,7 @@ class Invoice:
         return wanted
 
     def lasts_until(self, now: float, slots: Mapping[str, int], latest: float) -> float:
-        """Until when the budget pays for so many slots and for those that are still held.
+        """Until when the budget pays for these slots and for those that are still held.
 
         The rest then pays for the closing.
 

@@ -99,7 +99,7 @@ class BillingLedger:
     # Below: from the state at the last read.
 
     def money(self, now: float, offer: Mapping[str, int], most: int) -> Money:
-        """The money now, if workers offer these slots and at most so many can be bought."""
+        """The money now, if workers offer these slots and ``most`` can be bought."""
         return self._invoice.money(now, offer, most)
 
     def spent(self, now: float) -> float:
@@ -324,7 +324,7 @@ class BillingState:
         bill.resize(Counter(self.wanted) | self._kinds(), at)
 
     def last_steps(self, now: float) -> Iterator[float]:
-        """The same for the time alone: after the end of the money, only held slots are paid."""
+        """The end by the time alone: after the end of the money, only held slots are paid."""
         if now > self.until:
             until, self.wanted, self.until = self.until, {}, math.inf
             yield until

@@ -49,7 +49,7 @@ class Rate:
         return replace(self, prices=(*(before or [(-math.inf, self.prices[0][1])]), (at, price)))
 
     def shifted(self, seconds: float) -> Rate:
-        """The same rate, shifted to later by some seconds."""
+        """This rate, shifted to later by some seconds."""
         return replace(self, prices=tuple([(at + seconds, price) for at, price in self.prices]))
 
     def cost(self, since: float, until: float) -> float:

@@ -42,7 +42,7 @@ class Pool:
     node: int = 1
 
     def gang(self, trials: int) -> int:
-        """Slots for each of so many trials."""
+        """Slots for each trial of a number of trials."""
         fitting = [size for size in self.sizes if size * trials <= self.slots]
         return fitting[-1] if fitting else self.sizes[0]
 
@@ -57,7 +57,7 @@ class Pool:
         return steps / trials * self.step / self.speedup(self.gang(trials)) + self.start
 
     def used(self, trials: int) -> int:
-        """The slots, in whole nodes, that so many trials use."""
+        """The slots, in whole nodes, that a number of trials uses."""
         slots = min(self.slots, trials * self.gang(trials))
         return min(self.slots, -(-slots // self.node) * self.node)
 
@@ -73,7 +73,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Course:
-    """How many trials train to each rung, and what that takes from now on."""
+    """The trials that train to each rung, and the time that this takes from now on."""
 
     counts: tuple[int, ...]
     seconds: float

@@ -34,7 +34,7 @@ _FIRST = 12
 _DEPTH = 0.5
 #: The course changes at most so often, in shares of the study's time.
 _EVERY = 0.01
-#: The last rung is one of so many for each doubling, so that it does not move with each report.
+#: Number of possible last rungs per doubling, so that it does not move with each report.
 _PLACES = 4
 #: So many times as many trials make another pool worth its change.
 _BETTER = 1.1

@@ -52,7 +52,7 @@ def telling(rungs: list[Rung]) -> list[Rung]:
 
 
 def reliabilities(rungs: Sequence[Rung]) -> list[float]:
-    """How well ranks hold per doubling of the steps, from each rung to the next.
+    """The persistence of ranks per doubling of the steps, from each rung to the next.
 
     A rank correlation of normal scores, corrected for the selection of the trials that went on
     (Thorndike's case 2), shrunk to the mean over the rungs, and that to 0.95. The shrinkage is our
@@ -102,7 +102,7 @@ def _correlation(here: Rung, there: Rung) -> tuple[int, float]:
 
 @lru_cache(maxsize=4096)
 def normal_scores(count: int) -> Sequence[float]:
-    """Normal quantiles of so many ranks, the best first."""
+    """Normal quantiles of a number of ranks, the best first."""
     quantile = NormalDist().inv_cdf
     return [-quantile((rank + 0.5) / count) for rank in range(count)]
 
@@ -115,5 +115,5 @@ def _deviation(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=4096)
 def _expected_deviation(count: int) -> float:
-    """The standard deviation of the normal scores of so many ranks."""
+    """The standard deviation of the normal scores of a number of ranks."""
     return _deviation(normal_scores(count))

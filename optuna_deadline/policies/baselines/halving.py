@@ -166,7 +166,7 @@ class SuccessiveHalving(Resources):
     """Synchronous cohorts, one after the other.
 
     Args:
-        cohort: Trials of a cohort; None for so many that one reaches the last rung.
+        cohort: Trials in a cohort; None for ``reduction_factor`` to the power of the rungs.
     """
 
     cohort: int | None = None

@@ -84,7 +84,7 @@ class TimeShared(Resources):
         return snapshot.time_left > 0 and needed <= snapshot.time_left
 
     def room(self, snapshot: Snapshot) -> int:
-        """How many new trials may be opened."""
+        """The number of new trials that may be opened."""
         open_now = sum(trial.alive for trial in snapshot.trials)
         room = max(0, self.open_per_slot * snapshot.capacity - open_now)
         newcomers = self.trials_left_to_open(snapshot)

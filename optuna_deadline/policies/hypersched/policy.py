@@ -253,7 +253,7 @@ def _ranked(view: TrialIndex, standings: Sequence[TrialStanding]) -> list[TrialV
 
 
 def _moves(held: int, slots: int, why: str) -> str:
-    """How a running trial's number of slots changes, in words; empty if it does not."""
+    """The change of a running trial's number of slots, in words; empty if it does not."""
     if slots == held:
         return f"keeps {slots}: {why}"
     return f"{'grows' if slots > held else 'shrinks'} {held} -> {slots}: {why}"

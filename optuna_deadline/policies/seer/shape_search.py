@@ -112,7 +112,7 @@ class Means:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many configurations train in each round, and the rung at which the first round ends."""
+    """The configurations that train in each round, and the rung at which the first round ends."""
 
     survivors: tuple[int, ...]
     first: int
@@ -204,7 +204,7 @@ def _can_be_had(means: Means, works: list[Work]) -> bool:
 
 
 def _last(fits: Callable[[int], bool], count: int) -> int:
-    """The last of so many places at which something fits; -1 if it fits nowhere."""
+    """The last place at which something fits; -1 if it fits nowhere."""
     low, high, stride = count - 1, count, 1
     while low >= 0 and not fits(low):
         low, high, stride = max(-1, low - stride), low, 2 * stride

@@ -123,7 +123,7 @@ _MOMENTUM = 0.9
 #: The exponent of rho for a job that has less than a round to go: it is let out.
 _LAST_ROUND = 100.0
 
-#: No job weighs more than so many that are on time: beyond, weights say nothing but cost digits.
+#: Upper bound of a weight; larger ones only lose precision.
 HEAVIEST = 1e6
 
 
@@ -174,7 +174,7 @@ def rho(market: Market, job: JobView, due: Due) -> float:
 
 
 def weight(market: Market, job: JobView, due: Due, exponent: float) -> float:
-    """How much a job's progress counts."""
+    """The weight of a job's progress."""
     nearly = seconds_left(job) < market.round_seconds
     return weight_of(rho(market, job, due), nearly, exponent)
 

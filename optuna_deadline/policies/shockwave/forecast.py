@@ -1,4 +1,4 @@
-"""How long a job will still take: Shockwave's Dirichlet predictor over its regimes.
+"""The time that a job will still take: Shockwave's Dirichlet predictor over its regimes.
 
 Read in Shockwave's code: each of the job's ``m`` regimes has ``E / m`` epochs by the prior, each
 epoch begun adds one to its own, the sum is brought back to ``E``, and epochs that were seen are

@@ -28,7 +28,7 @@ from optuna_deadline.policies.shockwave.scheduler import check_weights, order
 
 #: Steps assumed for a whole training until a trial reports its length.
 _UNKNOWN = 100
-#: A gang changes only when nothing has changed for so many restarts.
+#: Restarts' worth of time without a change before a gang changes.
 _REST = 5.0
 
 

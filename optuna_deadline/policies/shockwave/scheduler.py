@@ -102,7 +102,7 @@ class Shockwave:
             makespan's weight (``k`` of the code, lambda of the paper, of another term there).
         exponent: Of rho in the weights (``lambda`` of the code, ``k`` of the paper).
         window: Rounds planned ahead.
-        period: A plan is used for so many rounds unless a job comes or goes.
+        period: Number of rounds for which a plan is used, unless a job comes or goes.
         overdue: The rho beyond which a job goes before the plan.
 
     Raises:

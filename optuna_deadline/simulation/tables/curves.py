@@ -105,7 +105,7 @@ def open_archive(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def need(path: Path, archive: Archive, shapes: Mapping[str, int]) -> None:
-    """Check that arrays exist and have so many dimensions.
+    """Check that arrays exist and have the right number of dimensions.
 
     Raises:
         DeadlineError: It names what is missing.

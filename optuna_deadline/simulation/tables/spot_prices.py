@@ -40,7 +40,7 @@ class InstancePrice:
 
     @property
     def spot_gpu_hour(self) -> float | None:
-        """The same at the spot price."""
+        """The cost at the spot price."""
         return None if self.spot is None else self.spot / self.gpus
 
 
