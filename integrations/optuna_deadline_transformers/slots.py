@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import transformers
 from transformers.trainer import TRAINER_STATE_NAME
 
 from optuna_deadline.checkpoints.files import write_atomically
@@ -14,6 +15,7 @@ from optuna_deadline.errors import DeadlineError
 
 #: Orders of samples that depend on the number of slots.
 _BY_LENGTH = ("group_by_length", "batch_rebalance")
+_RESUMES_ON_CPUS = (5, 18)  # before, it loads the optimizer to the device "cpu:0"
 
 
 class StepBatch(NamedTuple):
@@ -59,6 +61,9 @@ def one_slot_only(args: Any) -> str | None:
     order = getattr(args, "train_sampling_strategy", None)
     if order in _BY_LENGTH or getattr(args, "group_by_length", False):
         return "samples that are grouped by length have another order on each number of slots"
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    if args.device.type == "cpu" and version < _RESUMES_ON_CPUS:
+        return "before version 5.18, transformers cannot resume on several CPU slots"
     if args.accelerator_config.split_batches:
         return "split_batches=True divides each batch among the slots by itself"
     return None

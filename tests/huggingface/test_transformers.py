@@ -12,10 +12,11 @@ import optuna
 import pytest
 import tiny_bert
 import torch
+from accelerate import Accelerator
 from left_segments import FakeSegment, FakeTrial, train_in_segments
 from optuna.trial import TrialState
 from optuna_deadline_transformers import DeadlineCallback
-from optuna_deadline_transformers.slots import StepBatch
+from optuna_deadline_transformers.slots import StepBatch, one_slot_only
 from tiny_bert import accuracy, make_model, train
 from transformers import Trainer, TrainingArguments
 from worker_objective import Scripted
@@ -160,6 +161,25 @@ def test_one_of_several_data_sets_has_the_metric(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, "grouped by length"),
+        ({"accelerator_config": {"split_batches": True}}, "split_batches=True"),
+        ({}, None),
+    ],
+)
+def test_a_training_that_has_to_stay_on_one_slot_says_why(
+    tmp_path: Path, options: dict[str, Any], why: str | None
+) -> None:
+    args = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=8, report_to=[],
+        **options,
+    )  # fmt: skip
+    found = one_slot_only(args)
+    assert found is None if why is None else why in str(found)
+
+
+@pytest.mark.parametrize(
     ("whole", "slots", "own"),
     [
         ((32, 1), 2, (16, 1)),
@@ -174,6 +194,37 @@ def test_slots_share_the_passes_of_a_step_first_and_then_their_samples(
     whole: tuple[int, int], slots: int, own: tuple[int, int] | None
 ) -> None:
     assert StepBatch(*whole).on(slots) == (own and StepBatch(*own))
+
+
+def accelerated(trial: Any) -> tuple[torch.Tensor, float]:
+    """A loop with accelerate, on one slot."""
+    torch.manual_seed(3)
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+    state = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    training = optuna_deadline.resumable(trial, steps=8, state=state)
+    x = torch.ones(16, 4)
+    for step in training:
+        loss = (model(x) - 1).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        step.report(loss.item())
+    return tiny_bert.weights(model), training.result()
+
+
+@pytest.mark.parametrize("leave_at", [1, 3])
+def test_a_loop_with_accelerate_is_resumed_exactly(tmp_path: Path, leave_at: int) -> None:
+    (whole, value), reports, _ = train_in_segments(tmp_path / "whole", accelerated, 10**9)
+    (left, other), reported, segments = train_in_segments(tmp_path / "left", accelerated, leave_at)
+    assert segments > 2
+    assert torch.equal(whole, left) and value == other and reports == reported
 
 
 def plain(trial: optuna.Trial, folder: Path) -> float:
