@@ -27,7 +27,11 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import registry
 from optuna_deadline.segments import SegmentEnd
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.nightly_but(r"by steps|worker|refused|forgotten|accelerate|search|slots"),
+]
 
 HABITS: dict[str, dict[str, Any]] = {
     "by epoch": {},
