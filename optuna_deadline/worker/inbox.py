@@ -178,7 +178,8 @@ class TrialInbox:
         gang = self._gang
         if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks send the same
             gang.slot_limit = slots, reason
-            gang.pending_writes.add(self._write_limit)
+            if gang.known_limit is None or slots < gang.known_limit:
+                gang.pending_writes.add(self._write_limit)
 
     def _write_limit(self) -> None:
         assert self._gang.slot_limit is not None

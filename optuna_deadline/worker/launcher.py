@@ -104,7 +104,10 @@ class SegmentLauncher:
             return  # this worker was frozen in between: another trial may have the slots
         if grant.fence == row.fence + 1:
             self._sweeper.sweep_unnamed(row.number, row.fence)
-        gang = Gang(grant, row.failures, trained, granted_at=sent, hang_timeout=self._hang_timeout)
+        gang = Gang(
+            grant, row.failures, trained, granted_at=sent, hang_timeout=self._hang_timeout,
+            known_limit=row.slot_limit,
+        )  # fmt: skip
         gang.inbox = TrialInbox(
             self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler,
             self._saving,

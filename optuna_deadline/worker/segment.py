@@ -125,6 +125,7 @@ class Gang:
     lost: bool = False
     #: the most slots that its ranks can train on, and why
     slot_limit: tuple[int, str] | None = None
+    known_limit: int | None = None  #: what a segment before has said
     answered_error: bool = False  #: whether a call of one of its ranks raised here
     reported: bool = False  #: whether it has reported in this segment
     #: its last report that no plan has seen: the step, and when it was stored
