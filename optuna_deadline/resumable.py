@@ -6,7 +6,6 @@ if the script has imported it.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
@@ -24,8 +23,8 @@ from optuna_deadline.plain_data import (
     set_random_state,
     write_plain,
 )
-from optuna_deadline.segments import Segment, segment
-from optuna_deadline.values.scores import score
+from optuna_deadline.segments import Segment, segment, take_one_slot
+from optuna_deadline.values.scores import better_score
 
 
 class Step(int):
@@ -56,7 +55,10 @@ class Resumable:
         self._saved = 0  # the step of the last checkpoint
         self._saved_at = time.monotonic()
         if self._segment.elastic:
-            self._take_one_slot()
+            take_one_slot(
+                self._segment,
+                "a loop of resumable() trains in one process; ElasticLoop trains on several slots",
+            )
             self._segment.horizon(steps)
         if self._segment.resume is not None:
             self._restore(read_plain(self._segment.resume))
@@ -87,14 +89,6 @@ class Resumable:
         if self._begun > self._done:  # after a break out of the loop
             self._end_step()
         return self._value
-
-    def _take_one_slot(self) -> None:
-        """Leave a gang, since the loop is that of one process."""
-        self._segment.limit_slots(
-            1, "a loop of resumable() trains in one process; ElasticLoop trains on several slots"
-        )
-        if self._segment.world_size > 1:
-            self._segment.leave()
 
     def _is_over(self) -> bool:
         """Save, leave or prune after a step; whether the loop ends here."""
@@ -127,14 +121,12 @@ class Resumable:
 
     def _is_best(self) -> bool:
         """Whether this step has reported the best value so far."""
-        if self._reported is None or math.isnan(self._reported):
+        if self._reported is None:
             return False
         direction = getattr(self._segment, "direction", "minimize")
-        found = score(self._reported, direction)
-        if self._best is not None and found <= self._best:
-            return False
-        self._best = found
-        return True
+        found = better_score(self._reported, self._best, direction)
+        self._best = self._best if found is None else found
+        return found is not None
 
     def _save(self) -> None:
         if self._saved == self._done:

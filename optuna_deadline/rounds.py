@@ -7,7 +7,6 @@ decided apart from doing it, since some frameworks let no exception through.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from typing import Any
 from optuna.exceptions import TrialPruned
 
 from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.segments import Segment, segment
-from optuna_deadline.values.scores import score
+from optuna_deadline.segments import Segment, segment, take_one_slot
+from optuna_deadline.values.scores import better_score
 
 _STATE = "optuna_deadline.json"  # in the folder of a checkpoint
 _BEST_EVERY = 1.0  # seconds between two checkpoints of best values: a round may take a millisecond
@@ -72,9 +72,7 @@ class Rounds:
         self._saved_at = time.monotonic()
         self.folder = self._segment.resume_dir()  #: what the segment before has saved
         if self.elastic:
-            self._segment.limit_slots(1, "its framework trains it in one process")
-            if self._segment.world_size > 1:
-                self._segment.leave()
+            take_one_slot(self._segment, "its framework trains it in one process")
             self._segment.horizon(rounds)
         if self.folder is not None:
             kept = json.loads((self.folder / _STATE).read_text())
@@ -83,7 +81,7 @@ class Rounds:
 
     def working_file(self, name: str) -> Path:
         """A file of this segment alone, for a framework that writes by itself."""
-        folder = self._segment.folder / f".{self._segment.fence}-files.{0:08x}.tmp"
+        folder = working_folder(self._segment, "files")
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / name
 
@@ -170,10 +168,9 @@ class Rounds:
         """Report; returns whether the value is the best so far."""
         self._value = float(value)
         self._trial.report(self._value, self._round)
-        if math.isnan(self._value):
-            return False
-        found = score(self._value, getattr(self._segment, "direction", "minimize"))
-        if self._best is not None and found <= self._best:
+        direction = getattr(self._segment, "direction", "minimize")
+        found = better_score(self._value, self._best, direction)
+        if found is None:
             return False
         self._best, self._unsaved = found, True
         return True

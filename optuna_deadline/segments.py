@@ -225,3 +225,15 @@ def segment(trial: Any) -> Segment:
     """
     found = getattr(trial, "segment", None)
     return found if found is not None else WholeTrial()
+
+
+def take_one_slot(part: Segment, reason: str) -> None:
+    """Limit the trial to one slot, and leave a gang: it resumes on that slot.
+
+    Args:
+        part: The segment.
+        reason: Why it trains in one process.
+    """
+    part.limit_slots(1, reason)
+    if part.world_size > 1:
+        part.leave()

@@ -18,6 +18,7 @@ from transformers.trainer_utils import SaveStrategy
 from transformers.utils.logging import disable_progress_bar
 
 from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
@@ -133,7 +134,7 @@ class DeadlineCallback(TrainerCallback):
         ``per_device_train_batch_size * gradient_accumulation_steps`` is the batch of a step over
         all slots: with more slots each accumulates less, and then takes a part of the batch. Only
         numbers of slots that divide it are used. Checkpoints are the callback's: the trainer's
-        own ``save_strategy`` is switched off, and so is ``load_best_model_at_end``.
+        own ``save_strategy`` is switched off, so that ``load_best_model_at_end`` loads nothing.
 
         Args:
             args: The arguments, of ``TrainingArguments`` or a class derived from it.
@@ -146,7 +147,8 @@ class DeadlineCallback(TrainerCallback):
         if not self._elastic:
             return args
         refuse(args)
-        slots, whole = self.segment.world_size, self._whole_batch(args)
+        slots = self.segment.world_size
+        whole = StepBatch(args.per_device_train_batch_size, args.gradient_accumulation_steps)
         if args.world_size != slots:
             raise DeadlineError(
                 f"The trainer has {args.world_size} processes where the trial has {slots} slots: "
@@ -169,10 +171,6 @@ class DeadlineCallback(TrainerCallback):
         args.restore_callback_states_from_checkpoint = True
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of each file of a checkpoint
         return args
-
-    @staticmethod
-    def _whole_batch(args: TrainingArguments) -> StepBatch:
-        return StepBatch(args.per_device_train_batch_size, args.gradient_accumulation_steps)
 
     # ---- the trainer's hooks, in the order of a training
 
@@ -328,7 +326,7 @@ class DeadlineCallback(TrainerCallback):
 
     def _working_folder(self) -> Path:
         """Where the trainer writes its checkpoint: one folder for all ranks of this host."""
-        return self.segment.folder / f".{self.segment.fence}-trainer.00000000.tmp"
+        return working_folder(self.segment, "trainer")
 
     def _publish(self, written: Path) -> None:
         with self.segment.save_dir(step=self._reported, value=self._saved_value) as folder:

@@ -163,6 +163,11 @@ class PlannedTrial:
         """Whether the trial can still be trained."""
         return self.state in ALIVE
 
+    @property
+    def shown_state(self) -> str:
+        """The state in Optuna's words."""
+        return "pruned" if self.state == "retired" else self.state
+
 
 @dataclass(frozen=True)
 class GangPart:

@@ -47,7 +47,7 @@ class FolderCheckpoints:
     @contextmanager
     def save_dir(self: _Saves, *, step: int, value: float | None = None) -> Iterator[Path]:
         """As :meth:`optuna_deadline.Segment.save_dir`."""
-        folder = _working_folder(self if self.elastic and self.rank == 0 else None)
+        folder = _new_folder(self if self.elastic and self.rank == 0 else None)
         failed: OSError | None = None
         try:
             try:
@@ -68,7 +68,7 @@ class FolderCheckpoints:
         """As :meth:`optuna_deadline.Segment.resume_dir`."""
         if self.resume is None:
             return None
-        folder = self.folder / f".{self.fence}-resumed.{0:08x}.tmp"
+        folder = working_folder(self, "resumed")
         folder.mkdir(mode=0o700, exist_ok=True)
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the first rank of a host unpacks it
@@ -91,14 +91,20 @@ def is_packed(head: bytes) -> bool:
     return head[:4] == b"PK\3\4" and head[30:].startswith(f"{TOP}/".encode())
 
 
-def _working_folder(segment: _Saves | None) -> Path:
-    """A new folder: on the disk of the trial's checkpoints, under a name that workers delete.
+def working_folder(segment: _Saves, name: str, number: int = 0) -> Path:
+    """A place beside the trial's checkpoints, whose name lets workers delete it afterwards."""
+    return segment.folder / f".{segment.fence}-{name}.{number:08x}.tmp"
+
+
+def _new_folder(segment: _Saves | None) -> Path:
+    """A new folder on the disk of the trial's checkpoints.
 
     Where that disk fails, another one is as good: what is saved is then lost with a message.
     """
     if segment is not None:
         with suppress(OSError):
-            folder = segment.folder / f".{segment.fence}-folder.{os.urandom(4).hex()}.tmp"
+            number = int.from_bytes(os.urandom(4), "big")
+            folder = working_folder(segment, "folder", number)
             folder.mkdir(mode=0o700)
             return folder
     return Path(tempfile.mkdtemp(prefix="optuna-deadline-"))

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     pass
 
 _CURVE = 40  # characters
-_SHOWN = {"retired": "pruned"}
 
 
 def plain_view(history: History) -> View:
@@ -56,7 +55,7 @@ def _row(history: History, planned: PlannedTrial) -> TrialRow:
     values = tuple(row.value for row in history.curves_by_trial.get(planned.number, ()))
     return TrialRow(
         number=planned.number,
-        state=_SHOWN.get(planned.state, planned.state),
+        state=planned.shown_state,
         step=history.curves_by_trial[planned.number][-1].step if values else None,
         value=values[-1] if values else None,
         best=max(values, key=lambda value: score(value, history.direction), default=None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ class _Known(NamedTuple):
 
 
 class EndedStudies:
-    """Answers all viewers of a database; reads a study anew only if it may have changed.
+    """Reads a study anew only if it may have changed.
 
     Args:
         database: The table's database.
@@ -37,25 +36,23 @@ class EndedStudies:
 
     def __init__(self, database: Database, storage: BaseStorage) -> None:
         self._database, self._storage = database, storage
-        self._lock = threading.Lock()
         self._known: dict[int, _Known] = {}
 
     def state(self) -> list[dict[str, Any]]:
         """The studies whose deadline passed last, as JSON values."""
-        with self._lock:
-            now = self._database.now()
-            ended = [
-                (terms, settled)
-                for terms, settled in study_terms.read_all(self._database)
-                if settled or terms.deadline <= now
-            ]
-            ended.sort(key=lambda one: one[0].deadline, reverse=True)
-            rows = []
-            for terms, settled in ended[:_MOST]:
-                outcome = self._read(terms.study_id, terms.name, (settled, terms.deadline))
-                if outcome is not None and outcome.over:
-                    rows.append(_row(terms.study_id, outcome, now))
-            return rows
+        now = self._database.now()
+        ended = [
+            (terms, settled)
+            for terms, settled in study_terms.read_all(self._database)
+            if settled or terms.deadline <= now
+        ]
+        ended.sort(key=lambda one: one[0].deadline, reverse=True)
+        rows = []
+        for terms, settled in ended[:_MOST]:
+            outcome = self._read(terms.study_id, terms.name, (settled, terms.deadline))
+            if outcome is not None and outcome.over:
+                rows.append(_row(terms.study_id, outcome, now))
+        return rows
 
     def page(self, study_id: int) -> str | None:
         """The report of a study; None if it is not one of these."""

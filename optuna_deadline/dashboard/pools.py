@@ -34,10 +34,17 @@ class PoolStates:
     Args:
         database: The table's database.
         clock: A monotonic clock, in seconds.
+        ended: Returns the studies that have ended, as JSON values.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], float] = time.monotonic,
+        ended: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
         self._database = database
+        self._ended = ended
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _Pool] = {}
@@ -45,7 +52,7 @@ class PoolStates:
         self._until = -math.inf
 
     def state(self) -> dict[str, Any]:
-        """All pools, those with studies first."""
+        """All pools, those with studies first, and the studies that have ended."""
         with self._lock:
             if self._clock() >= self._until:
                 self._said = self._refresh()
@@ -58,7 +65,10 @@ class PoolStates:
             if name not in self._known:
                 self._known[name] = _Pool(AllocationTable(self._database, name, _NO_STUDY))
         found = [self._known[name].refresh() for name in names]
-        return {"pools": sorted(found, key=lambda pool: not pool["studies"])}
+        return {
+            "pools": sorted(found, key=lambda pool: not pool["studies"]),
+            "ended": self._ended(),
+        }
 
 
 class _Pool:

@@ -52,7 +52,8 @@ def wsgi(storage: str) -> Bottle:
 
     optunas, database = storage_at(storage, cached=False), connect(storage)
     app: Bottle = optuna_dashboard.wsgi(optunas)
-    mount(app, PoolStates(database), EndedStudies(database, optunas))
+    ended = EndedStudies(database, optunas)
+    mount(app, PoolStates(database, ended=ended.state), ended)
     return app
 
 
@@ -70,7 +71,7 @@ def mount(app: Bottle, pools: PoolStates, ended: EndedStudies) -> None:
 
     def state() -> Any:
         try:
-            status, answer = 200, {**pools.state(), "ended": ended.state()}
+            status, answer = 200, pools.state()
         except DATABASE_ERRORS as error:
             status, answer = (
                 503,
@@ -79,19 +80,17 @@ def mount(app: Bottle, pools: PoolStates, ended: EndedStudies) -> None:
         headers = {**_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
         return HTTPResponse(json.dumps(answer, allow_nan=False), status, headers)
 
-    def report(study_id: int) -> Any:
-        text = ended.page(study_id)
+    def alone(text: str | None, kind: str) -> Any:
         if text is None:
             return HTTPResponse("There is no such study.", 404)
-        headers = {**_HEADERS, "Content-Security-Policy": _ALONE}
-        return HTTPResponse(text, 200, {**headers, "Content-Type": "text/html; charset=utf-8"})
+        headers = {**_HEADERS, "Content-Security-Policy": _ALONE, "Content-Type": kind}
+        return HTTPResponse(text, 200, headers)
+
+    def report(study_id: int) -> Any:
+        return alone(ended.page(study_id), "text/html; charset=utf-8")
 
     def picture(study_id: int) -> Any:
-        text = ended.chart(study_id)
-        if text is None:
-            return HTTPResponse("There is no such study.", 404)
-        headers = {**_HEADERS, "Content-Security-Policy": _ALONE}
-        return HTTPResponse(text, 200, {**headers, "Content-Type": "image/svg+xml"})
+        return alone(ended.chart(study_id), "image/svg+xml")
 
     app.get("/allocation/report/<study_id:int>", callback=report)
     app.get("/allocation/report/<study_id:int>.svg", callback=picture)

@@ -20,8 +20,6 @@ from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.study.best import find_best
 from optuna_deadline.values.scores import score
 
-_SHOWN = {"retired": "pruned"}
-
 
 @dataclass(frozen=True)
 class TrialOutcome:
@@ -116,7 +114,7 @@ def _trial(
     best = max(reports, key=lambda one: score(one.value, history.direction), default=None)
     return TrialOutcome(
         row.number,
-        _SHOWN.get(row.state, row.state),
+        row.shown_state,
         None if best is None else best.value,
         None if best is None else best.step,
         params.get(row.number, {}),

@@ -32,7 +32,6 @@ _KINDS = (
 )  # fmt: skip
 #: A shorter time without new trials is not told: with few slots there are many.
 _GATE_SECONDS = 5.0
-_SHOWN = {"retired": "pruned"}
 _STARTS = "starts: "
 #: Reasons of pauses that the rank's message explains better.
 _BY_RANK = ("not among the best of its rung", "others go first")
@@ -152,7 +151,7 @@ class StudyWatcher:
         best = max(known, key=self._score, default=None)
         return TrialRow(
             number=planned.number,
-            state=_SHOWN.get(planned.state, planned.state),
+            state=planned.shown_state,
             slots=planned.slots if planned.owner is not None else 0,
             step=steps[-1] if steps else None,
             value=values[-1] if values else None,

@@ -16,6 +16,7 @@ from browsers import Visit, launched, served
 from endings import end_within
 from scenes import Lab
 
+from optuna_deadline.dashboard import pools
 from optuna_deadline.dashboard.report import chart, report_page
 from optuna_deadline.dashboard.server import ReadOnlyBanner, make_http_server, wsgi
 from optuna_deadline.history.outcome import StudyOutcome, TrialOutcome
@@ -42,7 +43,8 @@ def lab(sqlite_url: str) -> Lab:
 
 
 @pytest.fixture
-def base(lab: Lab) -> Iterator[str]:
+def base(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(pools, "_FRESH", 0.0)  # an answer is not reused
     with served(lab.url) as address:
         yield address
 
