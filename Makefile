@@ -51,8 +51,9 @@ lint: .venv/test.stamp  ## Check style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: .venv/test.stamp  ## Check types strictly
+types: .venv/test.stamp  ## Check types strictly, of the scripts on the pages too
 	@$(BIN)/mypy
+	@$(BIN)/python tests/typed_pages.py
 
 imports: .venv/test.stamp  ## Check who may import whom
 	@$(BIN)/lint-imports

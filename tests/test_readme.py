@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -68,30 +67,3 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     pages = [page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")]
     assert [page for page in pages if f": {page}\n" not in navigation] == []
-
-
-#: A plain study, one machine or several, a loop of one's own, the lowest level, and research.
-TYPED = (
-    ("README.md", 0),
-    ("README.md", 1),
-    ("docs/guide/pytorch.md", 0),
-    ("docs/guide/workers.md", 1),
-    ("docs/policies/index.md", 0),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_scripts_that_users_begin_with_are_strictly_typed(tmp_path: Path) -> None:
-    files = [tmp_path / f"script_{number}.py" for number in range(len(TYPED))]
-    for file, (page, number) in zip(files, TYPED, strict=True):
-        file.write_text(SNIPPETS[page][number])
-    settings = ["--strict", "--cache-dir", tmp_path / "cache", "--config-file", ""]
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "integrations")))
-    ran = subprocess.run(
-        [sys.executable, "-m", "mypy", *settings, *files],
-        cwd=tmp_path, env={**os.environ, "MYPYPATH": paths}, capture_output=True, text=True,
-    )  # fmt: skip
-    theirs = "[no-untyped-call]"  # methods of PyTorch without types
-    lines = [line for line in ran.stdout.splitlines() if "script_" in line]
-    assert [line for line in lines if not line.endswith(theirs)] == [], ran.stdout
