@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.measuring import Progress, machine, output_file, write_json
 from optuna_deadline.checkpoints.files import Checkpoint, intact
+from optuna_deadline.rank.messages import Message, Saved
 from optuna_deadline.rank.trial import RankSegment
 
 TARGET = 2.0
@@ -36,12 +37,12 @@ class _Ear:
     """The worker's end of a rank's pipe."""
 
     def __init__(self) -> None:
-        self.last: dict[str, Any] = {}
+        self.last: Saved | None = None
 
-    def notify(self, what: str, **facts: Any) -> None:
-        if what != "checkpoint":
-            raise RuntimeError(f"the disk failed: {facts}")
-        self.last = facts
+    def send(self, message: Message) -> None:
+        if not isinstance(message, Saved):
+            raise RuntimeError(f"the disk failed: {message}")
+        self.last = message
 
 
 def measure(megabytes: int, rounds: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -110,7 +111,8 @@ def _round(
         saver.wait()
         taken = [(STILL, still), (BESIDE, time.perf_counter() - began)]
         last = ear.last
-        row = Checkpoint(1, 1, 1, None, Path(last["path"]), last["size"], last["checksum"])
+        assert last is not None
+        row = Checkpoint(1, 1, 1, None, Path(last.path), last.size, last.checksum)
         taken.append((VERIFIED, _timed(lambda: intact(row))))
         return taken
 

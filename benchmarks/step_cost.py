@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.measuring import Progress, Spread, machine, output_file, write_json
 from optuna_deadline.rank.channel import Channel, channel_pair
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.messages import Message
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 HOOKS = ("on_train_batch_start", "on_before_backward", "on_train_batch_end")
@@ -76,6 +77,13 @@ class _Tiny(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+@dataclass(frozen=True)
+class Measured(Message):
+    """The microseconds of each step in each hook."""
+
+    times: dict[str, list[float]]
+
+
 def measure(steps: int) -> dict[str, Any]:
     """Train for ``steps`` batches in a new process, and summarise the times of the hooks."""
     context = multiprocessing.get_context("spawn")
@@ -105,9 +113,8 @@ def _hear(raw: Any) -> dict[str, list[float]]:
             message = raw.recv()
         except EOFError:
             raise RuntimeError(_GONE) from None
-        if message[0] == "end":
-            times: dict[str, list[float]] = message[2]
-            return times
+        if isinstance(message, Measured):
+            return message.times
 
 
 def _rank(raw: Channel, folder: str, steps: int) -> None:
@@ -143,7 +150,7 @@ def _rank(raw: Channel, folder: str, steps: int) -> None:
     loader = DataLoader(data, batch_size=4, shuffle=True)
     trainer.fit(_Tiny(), loader, DataLoader(TensorDataset(*data[:8]), batch_size=8))
     kept = slice(_WARM_UP, _WARM_UP + steps)
-    link.send_end("measured", {name: [t * 1e6 for t in timed.times[name][kept]] for name in HOOKS})
+    link.send(Measured({name: [t * 1e6 for t in timed.times[name][kept]] for name in HOOKS}))
 
 
 def main(arguments: list[str] | None = None) -> None:

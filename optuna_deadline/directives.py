@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from optuna_deadline.allocation.records import OtherWorkers, PlannedTrial
-
 
 class Kind(str, Enum):
     """The four directives."""
@@ -34,16 +32,3 @@ class Directive:
 
 
 KEEP = Directive()
-
-
-def directive_for(
-    row: PlannedTrial, worker_id: str, size: int, others: OtherWorkers = ()
-) -> Directive:
-    """The directive of a plan's line for a segment of ``size`` slots."""
-    if row.mode == "pause":
-        return Directive(Kind.PAUSE, row.reason)
-    if row.mode == "stop":
-        return Directive(Kind.STOP, row.reason)
-    if (row.worker, row.slots, sorted(row.others)) != (worker_id, size, sorted(others)):
-        return Directive(Kind.RESIZE, row.reason)
-    return KEEP

@@ -8,6 +8,7 @@ from typing import Any
 
 from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.rank.messages import Message
 from optuna_deadline.segments import SegmentEnd
 
 
@@ -15,10 +16,10 @@ class Ear:
     """The worker's end: what a rank said."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.heard: list[Message] = []
 
-    def notify(self, what: str, **facts: Any) -> None:
-        self.heard.append((what, facts))
+    def send(self, message: Message) -> None:
+        self.heard.append(message)
 
 
 class FakeSegment(FolderCheckpoints):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.rank.messages import Message
 from optuna_deadline.rank.objective import Objective, ObjectiveSource
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
@@ -29,6 +30,33 @@ class CheckInstruction:
     variant: str | None = None  #: a name of :data:`VARIANTS`
     compare: tuple[str, str] | None = None  #: two checkpoints to compare, instead of a training
     log: str | None = None  #: where the objective's output goes
+
+
+@dataclass(frozen=True)
+class Looked(Message):
+    """The objective uses its segment."""
+
+
+@dataclass(frozen=True)
+class StepTaken(Message):
+    """A step, counted over all segments, and the position after it."""
+
+    number: int
+    position: float
+
+
+@dataclass(frozen=True)
+class DigitMeasured(Message):
+    """The last digit of the computation, relative."""
+
+    digit: float
+
+
+@dataclass(frozen=True)
+class Compared(Message):
+    """What two checkpoints have unlike."""
+
+    found: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,7 +87,7 @@ class CheckedObjective:
             os.dup2(log, 1)
             os.dup2(log, 2)
         if order.compare is not None:
-            link.notify("compared", **_compared(*map(Path, order.compare)))
+            link.send(Compared(_compared(*map(Path, order.compare))))
             return 0.0
         checked = CheckedTrial(trial, order)
         if order.variant is None:
@@ -68,7 +96,7 @@ class CheckedObjective:
         try:
             return self._objective(checked)
         finally:
-            link.notify("digit", digit=digit())
+            link.send(DigitMeasured(digit()))
 
 
 class CheckedTrial(RankTrial):
@@ -89,7 +117,7 @@ class CheckedTrial(RankTrial):
         """Where to resume from, where to save, whether to leave."""
         if not self._looked:
             self._looked = self._pausable = True
-            self._link.notify("looked")
+            self._link.send(Looked())
         return self._checked
 
 
@@ -116,7 +144,7 @@ class CheckedSegment:
         """To leave, from the requested step on."""
         self._done += 1
         if self._segment.rank == 0:
-            self._segment._link.notify("step", number=self._done, position=self._position)
+            self._segment._link.send(StepTaken(self._done, self._position))
         return _LEAVE if self._done >= self._order.leave_at else KEEP
 
     def directive(self) -> Directive:

@@ -15,12 +15,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from optuna_deadline.checking.inside import CheckedSource, CheckInstruction
+from optuna_deadline.checking.inside import (
+    CheckedSource,
+    CheckInstruction,
+    Compared,
+    DigitMeasured,
+    Looked,
+    StepTaken,
+)
 from optuna_deadline.checking.rows import Gap
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.rank.messages import (
+    Answered,
+    DirectiveQuestion,
+    End,
+    Left,
+    Limited,
+    Message,
+    NotSaved,
+    Pruned,
+    Question,
+    Raised,
+    Reported,
+    Returned,
+    Saved,
+)
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.rank.process import LocalRank, RankSpec
 from optuna_deadline.worker.devices import free_port
@@ -73,7 +95,7 @@ class TrainingRun:
 @dataclass
 class _Rank:
     link: Channel
-    end: tuple[str, Any] | None = None
+    end: End | None = None
     closed: bool = False
 
 
@@ -289,27 +311,41 @@ class _SegmentMonitor:
         self._began: float | None = None
         self._newest = 0.0
         self.over = False  # whether further messages are ignored
-        self._handlers: dict[str, Callable[..., None]] = {
-            "looked": self._on_looked,
-            "step": self._on_step_taken,
-            "report": self._on_report,
-            "checkpoint": self._on_checkpoint,
-            "unsaved": self._on_unsaved,
-            "limit": self._on_limit,
-            "digit": self._on_digit,
-            "compared": self._on_compared,
-        }
 
-    def receive(self, rank: _Rank, message: tuple[Any, ...]) -> None:
-        kind, *rest = message
-        if kind == "ask":
-            number, method, args, kwargs = rest
-            with suppress(OSError):
-                rank.link.send(("answer", number, *self._answer(method, args, kwargs)))
-        elif kind == "end":
-            rank.end = rest[0], rest[1]
-        elif (handler := self._handlers.get(rest[0])) is not None:
-            handler(**rest[1])
+    def receive(self, rank: _Rank, message: Message) -> None:
+        run = self._run
+        match message:
+            case Question():
+                good, value = self._answer(message)
+                with suppress(OSError):
+                    rank.link.send(Answered(message.number, good, value))
+            case DirectiveQuestion(number):
+                with suppress(OSError):
+                    rank.link.send(Answered(number, True, KEEP))
+            case StepTaken(number, position):
+                self._on_step_taken(number, position)
+            case Reported(value, step):
+                if not run.looked:  # a plain objective, which may train for hours
+                    self.over = True
+                run.values.setdefault(step, value)
+                run.reported.append((len(run.positions), step, self._slots))
+            case Saved(path):
+                run.checkpoint = Path(path)
+            case NotSaved(_, why):
+                self.trouble(f"a checkpoint could not be written ({why})")
+            case Limited(slots, reason) if slots < self._slots:
+                run.refusal, self.over = reason, True
+            case Limited(slots, reason):
+                run.limit = slots, reason
+            case Looked():
+                run.looked = True
+            case DigitMeasured(digit):
+                run.digit = digit
+            case Compared(found):
+                assert self._found is not None
+                self._found.update(found)
+            case Returned() | Left() | Pruned() | Raised():
+                rank.end = message
 
     def trouble(self, words: str) -> None:
         """What the check itself has observed to go wrong."""
@@ -317,46 +353,40 @@ class _SegmentMonitor:
 
     def ended_cleanly(self, ranks: Sequence[_Rank]) -> bool:
         """Whether all ended ranks ended normally; others may still be running."""
-        return all(rank.end is not None and rank.end[0] != "error" for rank in ranks)
+        return all(rank.end is not None and not isinstance(rank.end, Raised) for rank in ranks)
 
-    def conclude(
-        self, ends: Sequence[tuple[str, Any] | None], codes: Sequence[int | None]
-    ) -> None:
+    def conclude(self, ends: Sequence[End | None], codes: Sequence[int | None]) -> None:
         """The meaning of the ranks' end messages and exit codes."""
         run = self._run
         run.seconds += self._newest - self._began if self._began is not None else 0.0
         if self._found is not None or run.refusal or run.crash or self.over:
             return
-        errors = [end[1] for end in ends if end is not None and end[0] == "error"]
+        errors = [end for end in ends if isinstance(end, Raised)]
         if errors:  # a refusal is the cause if other ranks only miss the one that refused
-            refused = [one for one in errors if one[0].startswith(_REFUSAL)]
-            line, run.trace = (refused or errors)[0]
+            refused = [one for one in errors if one.line.startswith(_REFUSAL)]
+            cause = (refused or errors)[0]
+            run.trace = cause.trace
             if refused:
-                run.refusal = line.removeprefix(_REFUSAL)
+                run.refusal = cause.line.removeprefix(_REFUSAL)
             else:
-                run.crash = line
+                run.crash = cause.line
         elif any(end is None for end in ends):
             code = codes[ends.index(None)]
             why = "killed, often by a lack of memory" if code == -9 else f"exit code {code}"
             run.crash = f"a rank died ({why})"
-        elif ends[0] is not None and ends[0][0] != "left":
+        elif not isinstance(ends[0], Left):
             run.ended = True
 
     # ---- messages of ranks
 
-    def _answer(self, method: str, args: Sequence[Any], kwargs: Any) -> tuple[bool, Any]:
-        if method == "order":
+    def _answer(self, asked: Question) -> tuple[bool, Any]:
+        if asked.method == "order":
             return True, asdict(self._order)
-        if method == "directive":
-            return True, KEEP
         try:
-            found = getattr(self._trial, method)
-            return True, found(*args, **kwargs) if callable(found) else found
+            found = getattr(self._trial, asked.method)
+            return True, found(*asked.args, **asked.kwargs) if callable(found) else found
         except Exception as error:  # a mistake in the objective, so the error is raised there
             return False, error
-
-    def _on_looked(self) -> None:
-        self._run.looked = True
 
     def _on_step_taken(self, number: int, position: float) -> None:
         now = time.monotonic()
@@ -366,28 +396,3 @@ class _SegmentMonitor:
         self._on_step(number)
         if number > self._order.leave_at + _OVERSTAYED:
             self.trouble(f"it was to leave at step {self._order.leave_at}, and does not")
-
-    def _on_report(self, value: float, step: int, trained: float) -> None:
-        if not self._run.looked:  # a plain objective, which may train for hours
-            self.over = True
-        self._run.values.setdefault(step, value)
-        self._run.reported.append((len(self._run.positions), step, self._slots))
-
-    def _on_checkpoint(self, path: str, **facts: Any) -> None:
-        self._run.checkpoint = Path(path)
-
-    def _on_unsaved(self, step: int, why: str) -> None:
-        self.trouble(f"a checkpoint could not be written ({why})")
-
-    def _on_limit(self, slots: int, reason: str) -> None:
-        if slots < self._slots:
-            self._run.refusal, self.over = reason, True
-        else:
-            self._run.limit = slots, reason
-
-    def _on_digit(self, digit: float) -> None:
-        self._run.digit = digit
-
-    def _on_compared(self, **facts: Any) -> None:
-        assert self._found is not None
-        self._found.update(facts)

@@ -18,7 +18,8 @@ from itertools import count
 from multiprocessing import AuthenticationError, connection
 from typing import Any
 
-from optuna_deadline.rank.messages import MAX_MESSAGE, packed, unpacked
+from optuna_deadline.rank.encoding import MAX_MESSAGE, packed, unpacked
+from optuna_deadline.rank.messages import Message
 
 _LENGTH = struct.Struct("!I")
 _TAG = hashlib.sha256().digest_size
@@ -45,9 +46,9 @@ class Channel:
         """Sign all further messages with one key, and verify the peer's with the other."""
         self._signs, self._verifies = _MessageCodes(sends), _MessageCodes(receives)
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: Message) -> None:
         """Send a message; waits while the peer does not read."""
-        self.send_bytes(packed(message, "a message"))
+        self.send_bytes(packed(message))
 
     def send_bytes(self, content: bytes) -> None:
         """Send the bytes of a message."""

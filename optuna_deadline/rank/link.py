@@ -13,15 +13,28 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from typing import Any, Literal, NoReturn
 
-from optuna_deadline.directives import KEEP, Directive, Kind
+from optuna_deadline.directives import KEEP, Directive
 from optuna_deadline.rank.channel import Channel
-from optuna_deadline.rank.messages import as_data, packed
+from optuna_deadline.rank.encoding import as_data, packed
+from optuna_deadline.rank.messages import (
+    Answered,
+    Directed,
+    DirectiveQuestion,
+    End,
+    EndHeard,
+    Left,
+    Message,
+    OfThisHost,
+    PassOn,
+    Planned,
+    Question,
+    Resumed,
+    Trusted,
+    Waits,
+)
 
 #: Exit code of a rank whose lease expired, which is not the trial's fault.
 LEASE_EXPIRED_EXIT_CODE = 75
-
-#: Messages that a leader on another host may not send.
-_OF_THIS_HOST = frozenset({"trust", "pass on", "wake"})
 
 _END_ACKNOWLEDGE_SECONDS = 2.0  # seconds for the end message to reach another host
 
@@ -67,10 +80,10 @@ class Link:
         self._lock = threading.Lock()
         self._leader_is_remote = leader == "remote"
         self._connected = leader == "here"  # to the leader
-        self._to_pass_on: tuple[str, dict[str, Any]] | None = None
+        self._to_pass_on: Message | None = None
         self._ids = itertools.count()
-        self._answers: dict[int, queue.Queue[tuple[bool, Any]]] = {}
-        self._next_grants: queue.Queue[tuple[int, tuple[str, ...]]] = queue.Queue()
+        self._answers: dict[int, queue.Queue[Answered]] = {}
+        self._next_grants: queue.Queue[Resumed] = queue.Queue()
         self._start_reader(raw)
 
     def connect_leader(self, leader_link: Channel) -> None:
@@ -79,8 +92,7 @@ class Link:
             self._raw, self._connected = leader_link, True
         self._start_reader(leader_link)
         if self._to_pass_on is not None:
-            what, facts = self._to_pass_on
-            self.notify(what, **facts)
+            self.send(self._to_pass_on)
 
     def _start_reader(self, raw: Channel) -> None:
         while True:
@@ -95,24 +107,31 @@ class Link:
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Let the worker call a method, and wait for the result or its error."""
         args, kwargs = as_data(args, method), as_data(kwargs, method)
-        number = next(self._ids)
-        content = packed(("ask", number, method, args, kwargs), method)
-        answer: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
-        self._answers[number] = answer
+        return self._ask(Question(next(self._ids), method, args, kwargs), method)
+
+    def agreed_directive(self, call: int) -> Directive:
+        """The directive that every rank of the gang gets for its n-th call."""
+        agreed: Directive = self._ask(DirectiveQuestion(next(self._ids), call))
+        return agreed
+
+    def _ask(self, question: Question | DirectiveQuestion, what: str = "") -> Any:
+        content = packed(question, what)
+        answers: queue.Queue[Answered] = queue.Queue(1)
+        self._answers[question.number] = answers
         self._send(content)
-        good, value = answer.get()
-        del self._answers[number]
-        if not good:
-            raise value
-        return value
+        answer = answers.get()
+        del self._answers[question.number]
+        if not answer.good:
+            raise answer.value
+        return answer.value
 
-    def notify(self, what: str, **facts: Any) -> None:
+    def send(self, message: Message) -> None:
         """Send a message without an answer."""
-        self._send(packed(("tell", what, facts), what))
+        self._send(packed(message))
 
-    def send_end(self, kind: str, payload: Any) -> None:
+    def send_end(self, end: End) -> None:
         """Send how the objective ended."""
-        self._send(packed(("end", kind, payload), "the end message"))
+        self.send(end)
         # closing a connection with unread messages loses those
         if self._leader_is_remote:
             self._end_acknowledged.wait(_END_ACKNOWLEDGE_SECONDS)
@@ -130,26 +149,26 @@ class Link:
                 max(0.0, until - time.monotonic()),
             )
 
-    def next_segment(self, asked_to_go: Callable[[], bool]) -> tuple[int, tuple[str, ...]]:
-        """Wait, warm, for the next segment; returns its fence and its devices."""
+    def next_segment(self, asked_to_go: Callable[[], bool]) -> Resumed:
+        """Wait, warm, for the next segment."""
         said = time.monotonic()
         while True:
             with suppress(queue.Empty):
                 return self._next_grants.get(timeout=_WARM_POLL_SECONDS)
             if time.monotonic() - said > _HEARTBEAT_SECONDS:
                 said = time.monotonic()
-                self.notify("waiting")
+                self.send(Waits())
             if asked_to_go():
-                self.send_end("left", Kind.PAUSE.value)
+                self.send_end(Left())
                 _kill_process_group()
 
-    def _pass_on(self, what: str, facts: dict[str, Any]) -> None:
+    def _pass_on(self, message: Message) -> None:
         """Send it to the leader, now or once it is connected."""
         with self._lock:
             if not self._connected:
-                self._to_pass_on = what, facts
+                self._to_pass_on = message
                 return
-        self.notify(what, **facts)
+        self.send(message)
 
     def _extend_trust(self, until: float) -> None:
         self._trusted_until = until
@@ -171,31 +190,33 @@ class Link:
                     if left <= 0:
                         os._exit(LEASE_EXPIRED_EXIT_CODE)
                     continue
-                kind, *rest = raw.recv()
+                message = raw.recv()
             except (EOFError, OSError, AuthenticationError, ValueError):
                 _kill_process_group()  # the worker is gone: its slots belong to others
-            if kind in _OF_THIS_HOST and raw is not self._of_this_host:
+            if isinstance(message, OfThisHost) and raw is not self._of_this_host:
                 _kill_process_group()  # the leader is an intruder
-            elif kind == "directive":
-                with self._news:
-                    self.newest = rest[0]
-                    self._news.notify_all()
-            elif kind == "planned":
-                with self._news:
-                    self._planned_step, self.next_look = rest
-                    self._news.notify_all()
-            elif kind == "trust":
-                self._extend_trust(rest[0])
-            elif kind == "bye":
-                self._end_acknowledged.set()
-            elif kind == "pass on":  # a message of this host's worker to the leader
-                self._pass_on(*rest)
-            elif kind == "wake":
-                self.newest = KEEP
-                self._next_grants.put((rest[0], rest[1]))
-            else:
-                number, good, value = rest
-                self._answers[number].put((good, value))
+            match message:
+                case Directed(directive):
+                    with self._news:
+                        self.newest = directive
+                        self._news.notify_all()
+                case Planned(step, next_look):
+                    with self._news:
+                        self._planned_step, self.next_look = step, next_look
+                        self._news.notify_all()
+                case Answered(number):
+                    self._answers[number].put(message)
+                case EndHeard():
+                    self._end_acknowledged.set()
+                case Trusted(until):
+                    self._extend_trust(until)
+                case Resumed():
+                    self.newest = KEEP
+                    self._next_grants.put(message)
+                case PassOn(passed):
+                    self._pass_on(passed)
+                case _:
+                    _kill_process_group()  # no message of a worker
 
 
 def _kill_process_group() -> NoReturn:

@@ -1,166 +1,315 @@
-"""Messages between a rank and a worker, as JSON: reading one runs no code of the sender.
+"""What a rank and its worker say to each other: one record per message, checked where it is made.
 
-The worker does not import the objective's modules, and the rank does not import the sampler's. An
-object of their classes cannot be read on the other side, so sending it is an error inside the
-objective, where it concerns one trial. What JSON does not have is a JSON object with the type as
-its only key: tuples, dicts, times, directives, Optuna's distributions and errors.
+A record is made when a rank says something, and again when the worker has read it. So a wrong
+value is an error inside the objective, and a peer that sends one concerns its own trial alone.
 """
 
 from __future__ import annotations
 
-import builtins
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
-from datetime import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from optuna import exceptions
-from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
-from optuna.trial import FrozenTrial, TrialState
-
-from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.directives import Directive
+from optuna_deadline.errors import at_most
 from optuna_deadline.segments import MAX_REGIME
-
-#: Bytes of a message: a worker holds it in memory and writes it to the database.
-MAX_MESSAGE = 4 << 20
 
 #: Optuna's tables and those of this package keep a step in 32 bits.
 MAX_STEP = 2**31 - 1
 
-_TRIAL = (
-    "number", "state", "values", "datetime_start", "datetime_complete", "params",
-    "distributions", "user_attrs", "system_attrs", "intermediate_values", "_trial_id",
-)  # fmt: skip
+#: All kinds of messages by their names.
+MESSAGES: dict[str, type[Message]] = {}
 
 
-def packed(message: Any, what: str) -> bytes:
-    """The bytes of a message.
+@dataclass(frozen=True)
+class Message:
+    """A message; its fields are checked when it is made."""
 
-    Raises:
-        TypeError: It contains something that has no JSON; see :func:`as_data`.
-        ValueError: They are too many.
-    """
-    text = json.dumps(_to_json(message, what), ensure_ascii=False)
-    content = text.encode("utf-8", "surrogatepass")
-    if len(content) > MAX_MESSAGE:
-        raise ValueError(
-            f"{what} got {len(content) / 2**20:.1f} MiB, more than the {MAX_MESSAGE >> 20} MiB "
-            "that a worker accepts: save large values in a file, and pass its path."
-        )
-    return content
+    def __init_subclass__(cls) -> None:
+        MESSAGES[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        """Check the fields; raises ValueError."""
 
 
-def unpacked(content: bytes) -> Any:
-    """The message in some bytes.
-
-    Raises:
-        ValueError: They are no message.
-    """
-    try:
-        return _from_json(json.loads(content.decode("utf-8", "surrogatepass")))
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
-        raise ValueError(f"A message cannot be read: {error}") from None
+# From a rank to the worker.
 
 
-def _to_json(value: Any, what: str) -> Any:
-    def each(values: Sequence[Any]) -> list[Any]:
-        return [_to_json(one, what) for one in values]
+@dataclass(frozen=True)
+class Reported(Message):
+    """A value of the objective."""
 
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Directive):
-        return {"directive": [value.kind.value, *astuple(value)[1:]]}
-    if isinstance(value, list):
-        return each(value)
-    if isinstance(value, tuple):
-        return {"tuple": each(value)}
-    if isinstance(value, dict):
-        return {"dict": [each(pair) for pair in value.items()]}
-    if isinstance(value, datetime):
-        return {"time": value.isoformat()}
-    if isinstance(value, BaseDistribution):
-        return {"distribution": distribution_to_json(value)}
-    if isinstance(value, FrozenTrial):
-        return {"trial": each([getattr(value, name) for name in _TRIAL])}
-    if isinstance(value, BaseException):
-        only = value.args[0] if len(value.args) == 1 else None
-        return {"error": [type(value).__name__, only if type(only) is str else str(value)]}
-    return as_data(value, what)
+    value: float
+    step: int
+    trained: float  #: seconds of training in this segment
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+        _check_numbers(self.value)
+        _check_numbers(self.trained, finite=True)
 
 
-def _from_json(found: Any) -> Any:
-    if isinstance(found, list):
-        return [_from_json(one) for one in found]
-    if not isinstance(found, dict):
-        return found
-    ((kind, content),) = found.items()
-    return _READERS[kind](content)
+@dataclass(frozen=True)
+class Advanced(Message):
+    """A position in the training, in reports."""
+
+    start: float  #: the segment's first position
+    position: float
+    trained: float  #: seconds from the first to this one
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.start, self.position)
+        _check_numbers(self.trained, finite=True)
+        if not math.isfinite(self.start) or not math.isfinite(self.position):
+            raise ValueError(f"A position must be finite, but is {self.position}.")
 
 
-def _read_directive(content: list[Any]) -> Directive:
-    kind, reason, seq, deadline, keep_warm = content
-    return Directive(Kind(kind), str(reason), int(seq), bool(deadline), bool(keep_warm))
+@dataclass(frozen=True)
+class LastStep(Message):
+    """The step at which the objective ends."""
+
+    step: int
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
 
 
-def _read_trial(content: list[Any]) -> FrozenTrial:
-    facts = dict(zip(_TRIAL, map(_from_json, content), strict=True))
-    facts["state"] = TrialState(facts["state"])
-    return FrozenTrial(value=None, trial_id=facts.pop("_trial_id"), **facts)
+@dataclass(frozen=True)
+class BatchSize(Message):
+    """The batch that the number of slots must divide."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_step(self.size)
 
 
-def _read_error(content: list[str]) -> Exception:
-    """An error of a class that every process has, else a RuntimeError with its text."""
-    name, text = content
-    known = getattr(builtins, name, None) or getattr(exceptions, name, None)
-    if isinstance(known, type) and issubclass(known, Exception):
-        try:
-            return known(text)
-        except Exception:  # its class takes other arguments
-            pass
-    return RuntimeError(f"{name}: {text}")
+@dataclass(frozen=True)
+class RegimeNamed(Message):
+    """What decides from now on how long a step takes."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        checked_regime(self.name)
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "tuple": lambda content: tuple(_from_json(list(content))),
-    "dict": lambda content: {_from_json(key): _from_json(value) for key, value in content},
-    "time": datetime.fromisoformat,
-    "distribution": json_to_distribution,
-    "directive": _read_directive,
-    "trial": _read_trial,
-    "error": _read_error,
-}
+@dataclass(frozen=True)
+class Limited(Message):
+    """The most slots that the trial can train on, and why."""
+
+    slots: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        at_most(self.slots)  # raises for an invalid limit
+        _check_text(self.reason)
 
 
-def as_data(value: Any, what: str) -> Any:
-    """The value as plain Python objects, as Optuna's storages keep it.
+@dataclass(frozen=True)
+class Pausable(Message):
+    """Whether the objective can resume."""
 
-    Numbers of NumPy become Python's; members of an ``Enum`` that is also text or a number become
-    that.
+    pausable: bool
 
-    Args:
-        value: The objective's argument.
-        what: The call, for the error.
+    def __post_init__(self) -> None:
+        _check(type(self.pausable) is bool, self.pausable)
 
-    Raises:
-        TypeError: It contains anything but numbers, text, None, lists, tuples and dicts.
-    """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, (list, tuple)):
-        plain_list = [as_data(each, what) for each in value]
-        return tuple(plain_list) if isinstance(value, tuple) else plain_list
-    if isinstance(value, dict):
-        return {as_data(key, what): as_data(each, what) for key, each in value.items()}
-    for plain in (str, int, float):
-        if isinstance(value, plain):
-            return plain(getattr(value, "value", value))
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return value.item()
-    raise TypeError(
-        f"{what} takes numbers, text, lists and dicts, but got {type(value).__qualname__}: pass "
-        "a number such as float(value), or text such as str(value)."
-    )
+
+@dataclass(frozen=True)
+class Saved(Message):
+    """A checkpoint that is complete."""
+
+    path: str
+    step: int
+    value: float | None
+    size: int  #: bytes
+    checksum: str
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+        _check_text(self.path, self.checksum)
+        _check(type(self.size) is int, self.size)
+        _check_numbers(self.size)
+        if self.value is not None:
+            _check_numbers(self.value)
+
+
+@dataclass(frozen=True)
+class NotSaved(Message):
+    """A checkpoint that could not be written, and why."""
+
+    step: int
+    why: str
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+        _check_text(self.why)
+
+
+@dataclass(frozen=True)
+class StaysWarm(Message):
+    """The process needs its slot no more, and waits for the trial's next segment."""
+
+
+@dataclass(frozen=True)
+class Obeys(Message):
+    """The objective knows that it is to leave, and saves."""
+
+
+@dataclass(frozen=True)
+class Waits(Message):
+    """A warm process is alive."""
+
+
+@dataclass(frozen=True)
+class Leaves(Message):
+    """Another worker of the gang leaves, and why."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        _check_text(self.why)
+
+
+@dataclass(frozen=True)
+class Question(Message):
+    """A call of the trial or of the study, which the worker makes and answers."""
+
+    number: int
+    method: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        _check(type(self.number) is int, self.number)
+        _check_text(self.method)
+        _check(isinstance(self.args, (list, tuple)), self.args)
+        _check(isinstance(self.kwargs, dict) and all(map(_is_text, self.kwargs)), self.kwargs)
+
+
+@dataclass(frozen=True)
+class DirectiveQuestion(Message):
+    """The n-th question for the directive, which every rank of a gang asks."""
+
+    number: int
+    call: int
+
+    def __post_init__(self) -> None:
+        _check(type(self.number) is int, self.number)
+        _check(type(self.call) is int, self.call)
+
+
+@dataclass(frozen=True)
+class Returned(Message):
+    """The end: the objective has returned."""
+
+    value: float | None
+
+    def __post_init__(self) -> None:
+        _check(self.value is None or type(self.value) is float, self.value)
+
+
+@dataclass(frozen=True)
+class Left(Message):
+    """The end: the segment was left, as directed or for a limit."""
+
+
+@dataclass(frozen=True)
+class Pruned(Message):
+    """The end: the objective raised ``TrialPruned``."""
+
+
+@dataclass(frozen=True)
+class Raised(Message):
+    """The end: the objective raised another error."""
+
+    line: str
+    trace: str
+
+    def __post_init__(self) -> None:
+        _check(type(self.line) is str and type(self.trace) is str, self.line)
+
+
+#: How the objective of a rank ended.
+End = Returned | Left | Pruned | Raised
+
+
+@dataclass(frozen=True)
+class Introduction(Message):
+    """A rank of another host connects to the worker that leads its trial."""
+
+    trial: int
+    fence: int
+    index: int
+
+    def __post_init__(self) -> None:
+        _check({type(self.trial), type(self.fence), type(self.index)} == {int}, self.trial)
+
+
+# From a worker to its ranks.
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """The worker leads the trial; the code of the message shows that it knows the key."""
+
+
+@dataclass(frozen=True)
+class Directed(Message):
+    """The directive in force."""
+
+    directive: Directive
+
+
+@dataclass(frozen=True)
+class Planned(Message):
+    """A plan has seen the report of a step."""
+
+    step: int
+    next_look: int  #: no report of an earlier step decides about the trial
+
+
+@dataclass(frozen=True)
+class Answered(Message):
+    """The answer to a question, or its error."""
+
+    number: int
+    good: bool
+    value: Any
+
+
+@dataclass(frozen=True)
+class EndHeard(Message):
+    """The end message has arrived."""
+
+
+@dataclass(frozen=True)
+class OfThisHost(Message):
+    """A message that only the worker of the rank's own host may send."""
+
+
+@dataclass(frozen=True)
+class Trusted(OfThisHost):
+    """Until when the slots are the rank's, on :func:`time.monotonic`."""
+
+    until: float
+
+
+@dataclass(frozen=True)
+class Resumed(OfThisHost):
+    """A warm process goes on as the rank of the next segment."""
+
+    fence: int
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PassOn(OfThisHost):
+    """A message for the leader, on another host."""
+
+    message: Message
 
 
 def checked_step(step: int) -> int:
@@ -191,50 +340,26 @@ def checked_regime(name: str) -> str:
     return name
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "bool": lambda value: type(value) is bool,
-    "int": lambda value: type(value) is int and abs(value) < 2**63,
-    "float": lambda value: type(value) is float or (type(value) is int and abs(value) < 2**63),
-    "str": lambda value: type(value) is str and "\0" not in value,
-}
+def _check(good: bool, value: object) -> None:
+    if not good:
+        raise ValueError(f"A message cannot have the value {value!r:.100}.")
 
 
-def check_facts(handler: Callable[..., None], facts: dict[str, Any]) -> None:
-    """Check the facts of a message by the annotations of its handler.
-
-    Raises:
-        ValueError: One has another type: the database would refuse it later.
-    """
-    for name, annotation in handler.__annotations__.items():
-        if name == "return":
-            continue
-        kind, _, optional = annotation.partition(" | ")
-        value = facts[name]
-        if not (_TYPES[kind](value) or (optional and value is None)):
-            raise ValueError(f"{name} must be of type {kind}, but is {value!r:.100}.")
+def _check_step(value: int) -> None:
+    _check(type(value) is int, value)
+    checked_step(value)
 
 
-def checked_end(kind: Any, payload: Any) -> tuple[str, Any]:
-    """The end message of a rank.
-
-    Raises:
-        ValueError: It is none.
-    """
-    good = {
-        "result": payload is None or type(payload) is float,
-        "left": type(payload) is str,
-        "pruned": payload is None,
-        "error": type(payload) is tuple and [type(one) for one in payload] == [str, str],
-    }
-    if not good.get(kind, False):
-        raise ValueError(f"A rank cannot end with {kind!r:.100}.")
-    return kind, payload
+def _is_text(value: object) -> bool:
+    return type(value) is str and "\0" not in value
 
 
-def restored_choice(choices: Sequence[Any], chosen: Any, what: str) -> Any:
-    """The member of ``choices`` that was sent as ``chosen``."""
-    for choice in choices:
-        sent = as_data(choice, what)
-        if type(sent) is type(chosen) and sent == chosen:
-            return choice
-    return chosen
+def _check_text(*values: str) -> None:
+    for value in values:
+        _check(_is_text(value), value)
+
+
+def _check_numbers(*values: float, finite: bool = False) -> None:
+    for value in values:
+        known = type(value) is float or (type(value) is int and abs(value) < 2**63)
+        _check(known and (math.isfinite(value) or not finite), value)

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 import optuna
@@ -26,6 +26,7 @@ import optuna
 from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.messages import End, Left, Pruned, Raised, Returned
 from optuna_deadline.rank.objective import Objective
 from optuna_deadline.rank.processes import RANK
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, connect_to_leader, interface_of
@@ -98,23 +99,23 @@ def run_rank(
     segment.send_progress()
     if imports is not None:
         imports.write()
-    link.send_end(*ended)
+    link.send_end(ended)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _run_objective(objective: Objective, trial: RankTrial) -> tuple[str, Any]:
-    """The end of the segment, with its payload."""
+def _run_objective(objective: Objective, trial: RankTrial) -> End:
+    """How the objective ended."""
     try:
         value = objective(trial)
-        return "result", None if value is None else float(value)
-    except SegmentEnd as end:
-        return "left", end.directive.kind.value
+        return Returned(None if value is None else float(value))
+    except SegmentEnd:
+        return Left()
     except optuna.TrialPruned:
-        return "pruned", None
+        return Pruned()
     except BaseException as error:
-        return "error", _describe_error(error)
+        return _raised(error)
 
 
 def seed_by_trial(number: int) -> None:
@@ -215,7 +216,7 @@ def _environment(spec: RankSpec) -> dict[str, str]:
     return environment
 
 
-def _describe_error(error: BaseException) -> tuple[str, str]:
+def _raised(error: BaseException) -> Raised:
     line = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(error))
-    return line[:_MAX_ERROR], trace[-_MAX_ERROR:]
+    return Raised(line[:_MAX_ERROR], trace[-_MAX_ERROR:])

@@ -23,7 +23,8 @@ from multiprocessing import AuthenticationError
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.channel import Channel
-from optuna_deadline.rank.messages import MAX_MESSAGE
+from optuna_deadline.rank.encoding import MAX_MESSAGE
+from optuna_deadline.rank.messages import Introduction, Welcome
 
 #: Overrides the address, if it is not the one towards the database.
 ADDRESS_VARIABLE = "OPTUNA_DEADLINE_ADDRESS"
@@ -157,11 +158,13 @@ class RankServer:
         try:
             end.start()
             _authenticate(link, self.endpoint.key, leads=True)
-            link.send(("leader",))
-            number, fence, index = map(int, link.recv())
+            link.send(Welcome())
+            rank = link.recv()
+            if not isinstance(rank, Introduction):
+                raise ValueError(f"It introduces itself by {rank!r:.100}.")
             end.cancel()
             _open(link, guest)
-            admitted = self._admit(number, fence, index, link)
+            admitted = self._admit(rank.trial, rank.fence, rank.index, link)
         except (
             OSError, EOFError, AuthenticationError, TypeError, ValueError, RuntimeError
         ) as error:  # fmt: skip
@@ -190,8 +193,8 @@ def connect_to_leader(
             )
             link = _channel(made)
             _authenticate(link, endpoint.key, leads=False)
-            link.recv()  # its code shows that the leader knows the key
-            link.send((number, fence, index))
+            link.recv()  # the welcome
+            link.send(Introduction(number, fence, index))
             _open(link, made)
             return link
         except (OSError, EOFError, ValueError) as error:

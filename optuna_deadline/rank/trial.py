@@ -18,10 +18,23 @@ from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.errors import at_most
+from optuna_deadline.rank.encoding import restored_choice
 from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
-from optuna_deadline.rank.messages import checked_regime, checked_step, restored_choice
+from optuna_deadline.rank.messages import (
+    Advanced,
+    BatchSize,
+    LastStep,
+    Limited,
+    NotSaved,
+    Obeys,
+    Pausable,
+    RegimeNamed,
+    Reported,
+    Saved,
+    StaysWarm,
+    checked_step,
+)
 from optuna_deadline.rank.study import RankStudy
 from optuna_deadline.segments import SegmentEnd
 
@@ -109,15 +122,14 @@ class RankSegment(FolderCheckpoints):
         if self.world_size == 1:
             return self.newest()
         self._directive_calls += 1
-        agreed: Directive = self._link.request("directive", self._directive_calls)
-        return self.acknowledge(agreed)
+        return self.acknowledge(self._link.agreed_directive(self._directive_calls))
 
     def acknowledge(self, directive: Directive) -> Directive:
         """Report that the objective knows of its end: it saves from now on."""
         if directive.leave and not self._acknowledged:
             self._acknowledged = True
             self.send_progress()
-            self._link.notify("obeys")
+            self._link.send(Obeys())
         return directive
 
     def progress(self, position: float) -> None:
@@ -144,32 +156,31 @@ class RankSegment(FolderCheckpoints):
         if self._unsent is not None and self._first_position is not None:
             (position, now), self._unsent = self._unsent, None
             start, when = self._first_position
-            self._link.notify("progress", start=start, position=position, trained=now - when)
+            self._link.send(Advanced(start, position, now - when))
 
     def horizon(self, last_step: int) -> None:
         """Report the last step of the objective."""
         if self.rank == 0:
-            self._link.notify("horizon", last_step=checked_step(last_step))
+            self._link.send(LastStep(int(last_step)))
 
     def even(self, batch: int) -> None:
         """Report that the number of slots must divide the batch."""
         if self.rank == 0:
-            self._link.notify("even", batch=checked_step(batch))
+            self._link.send(BatchSize(int(batch)))
 
     def regime(self, name: str) -> None:
         """Name what decides how long a step takes; it comes before the report that follows."""
         if self.rank == 0 and name != self._regime:
-            self._regime = checked_regime(name)
-            self._link.notify("regime", name=name)
+            self._link.send(RegimeNamed(name))
+            self._regime = name
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Report that the trial cannot train on more slots."""
-        at_most(slots)  # raises for an invalid limit
-        self._link.notify("limit", slots=slots, reason=reason)
+        self._link.send(Limited(slots, reason))
 
     def keep_slots(self) -> None:
         """Ask that no further plan pauses or resizes the trial."""
-        self._link.notify("pausable", pausable=False)
+        self._link.send(Pausable(False))
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
@@ -178,7 +189,7 @@ class RankSegment(FolderCheckpoints):
             try:
                 self._store_checkpoint(path, checksum(path), step, value)
             except OSError as error:
-                self._link.notify("unsaved", step=step, why=str(error))
+                self._link.send(NotSaved(step, str(error)))
 
     def save(
         self,
@@ -196,7 +207,7 @@ class RankSegment(FolderCheckpoints):
             path = self.folder / (name or f"{self.fence}-{step}-{os.urandom(2).hex()}.ckpt")
             self._store_checkpoint(path, write_checked(path, write), step, value)
         except OSError as error:
-            self._link.notify("unsaved", step=step, why=str(error))
+            self._link.send(NotSaved(step, str(error)))
             return None
         return path
 
@@ -207,20 +218,15 @@ class RankSegment(FolderCheckpoints):
             location = join_location(self._store, path.name)
             upload(path, str(location))
         crashpoint("checkpoint.publish")
-        self._link.notify(
-            "checkpoint",
-            path=str(location),
-            step=step,
-            value=value,
-            size=path.stat().st_size,
-            checksum=found,
-        )
+        self._link.send(Saved(str(location), step, value, path.stat().st_size, found))
 
     def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
         """Release the slot and wait for the trial's next segment in this process."""
-        self._link.notify("warm")
-        self.fence, devices = self._link.next_segment(asked_to_go)
-        os.environ[DEVICES] = ",".join(devices)  # CPU slots are alike, and this may be another one
+        self._link.send(StaysWarm())
+        resumed = self._link.next_segment(asked_to_go)
+        self.fence = resumed.fence
+        # CPU slots are alike, and this may be another one.
+        os.environ[DEVICES] = ",".join(resumed.devices)
         self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
         self._acknowledged, self._reported_at = False, self._began_at
 
@@ -253,7 +259,7 @@ class RankTrial(BaseTrial):
 
     def _send_pausable(self, pausable: bool) -> None:
         self._sent_unpausable = not pausable
-        self._link.notify("pausable", pausable=pausable)
+        self._link.send(Pausable(pausable))
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -302,7 +308,7 @@ class RankTrial(BaseTrial):
         if not self._pausable and not self._sent_unpausable:
             self._send_pausable(False)
         self._segment.send_progress()  # the plan that sees the report sees the position, too
-        self._link.notify("report", value=value, step=step, trained=self._segment.trained)
+        self._link.send(Reported(value, step, self._segment.trained))
         self._segment.await_plan(step)
         if not self._segment.reports_position:
             self._segment.advance(float(step))
@@ -325,8 +331,7 @@ class RankTrial(BaseTrial):
         if self._segment.world_size == 1:
             return self._segment.newest()
         self._asked += 1
-        agreed: Directive = self._link.request("directive", -self._asked)
-        return self._segment.acknowledge(agreed)
+        return self._segment.acknowledge(self._link.agreed_directive(-self._asked))
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """As in Optuna."""

@@ -10,7 +10,7 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.simulation.clock import Timer
 from optuna_deadline.simulation.environment import World
-from optuna_deadline.worker.outbox import MAX_DEATHS
+from optuna_deadline.worker.rules import MAX_DEATHS, deaths_after
 
 
 class SegmentOwner(Protocol):
@@ -186,7 +186,7 @@ class SimulatedSegment:
 
     def _die(self) -> None:
         """A rank dies; the training since the last checkpoint is lost."""
-        deaths = 1 if self._has_saved else self._failures + 1  # counted as in `worker.outbox`
+        deaths = deaths_after(self._failures, saved=self._has_saved)
         state = "failed" if deaths >= MAX_DEATHS else "paused"
         self._count_lost()
         self._close(state, "died", failures=deaths)

@@ -6,16 +6,21 @@ import math
 from collections.abc import Callable, Collection
 
 from optuna_deadline.allocation.records import MachineInfo, Orders, PlannedTrial
-from optuna_deadline.directives import Directive, Kind, directive_for
+from optuna_deadline.directives import KEEP
 from optuna_deadline.forecasting.throughput import closing_seconds
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.simulation.clock import SkippableTimer, Timer
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.segment import SimulatedSegment
-
-#: As in the agent: the assumed time of a first stop, and the time until a rank is killed.
-_FIRST_STOP, _LAST_MOMENT = 0.3, 0.4
+from optuna_deadline.worker.rules import (
+    FIRST_STOP,
+    LAST_MOMENT,
+    directive_for,
+    in_force,
+    is_to_start,
+    own_slots,
+)
 
 
 class SimulatedWorker:
@@ -47,7 +52,7 @@ class SimulatedWorker:
         self._segments: dict[int, SimulatedSegment] = {}
         self._reconciled: tuple[PlannedTrial, ...] = ()
         self._lacks_slots = False  #: whether others still hold slots of the plan
-        self._slowest_stop = _FIRST_STOP
+        self._slowest_stop = FIRST_STOP
         self._timers: dict[Callable[[], None], Timer] = {}
         self._asked_for = 0
         self._term = world.table.ttl / 6  # since the last election
@@ -225,19 +230,17 @@ class SimulatedWorker:
                 segment = self._segments[row.number]
                 grant = segment.grant
                 others = tuple((part.worker, part.size) for part in grant.others)
-                segment.send_directive(directive_for(row, self.id, grant.size, others))
+                planned = directive_for(row, self.id, grant.size, others)
+                segment.send_directive(in_force(segment.directive, planned))
         if orders.end - orders.now > closing_seconds(self._slowest_stop):
-            self._start([row for row in orders.trials if self._is_to_start(row)])
-
-    def _is_to_start(self, row: PlannedTrial) -> bool:
-        ready = row.owner is None and row.mode == "run" and row.worker == self.id
-        return ready and row.number not in self._segments
+            starts = [row for row in orders.trials if is_to_start(row, self.id, self._segments)]
+            self._start(starts)
 
     def _start(self, rows: list[PlannedTrial]) -> None:
         free = self._world.table.free_slots(self.id) if rows else []
         taken: list[tuple[int, int]] = []
         for row in rows:
-            grant, own = None, row.slots - sum([slots for _, slots in row.others])
+            grant, own = None, own_slots(row)
             if len(free) >= own:
                 table = self._world.table
                 others = {name: table.free_slots(name)[:slots] for name, slots in row.others}
@@ -274,11 +277,11 @@ class SimulatedWorker:
 
     def _schedule_end(self) -> None:
         self._reschedule(self._close, self._end - closing_seconds(self._slowest_stop))
-        self._reschedule(self._kill, self._end - _LAST_MOMENT)
+        self._reschedule(self._kill, self._end - LAST_MOMENT)
 
     def _close(self) -> None:
         for segment in list(self._segments.values()):
-            segment.send_directive(Directive(Kind.STOP, "the deadline", deadline=True))
+            segment.send_directive(in_force(segment.directive, KEEP, closing=True))
 
     def _kill(self) -> None:
         for segment in list(self._segments.values()):

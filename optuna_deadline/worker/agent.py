@@ -13,7 +13,7 @@ from contextlib import suppress
 from optuna.study import Study
 
 from optuna_deadline._threads import BackgroundQueue, PeriodicThread
-from optuna_deadline.allocation.records import ALIVE, MachineInfo, Orders, PlannedTrial
+from optuna_deadline.allocation.records import ALIVE, MachineInfo, Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.restore import (
     CheckpointFetcher,
@@ -21,7 +21,7 @@ from optuna_deadline.checkpoints.restore import (
     CheckpointSweeper,
 )
 from optuna_deadline.checkpoints.storage import Location
-from optuna_deadline.directives import Directive, Kind, directive_for
+from optuna_deadline.directives import Directive
 from optuna_deadline.errors import LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
 from optuna_deadline.planning.leftovers import delete_needless
@@ -36,6 +36,7 @@ from optuna_deadline.worker.launcher import SegmentLauncher
 from optuna_deadline.worker.lease_clock import IDLE_GONE_SECONDS, LeaseClock
 from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.registration import PoolMembership
+from optuna_deadline.worker.rules import LAST_MOMENT, directive_for, in_force
 from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang
 from optuna_deadline.worker.slot_health import SlotHealth
@@ -412,7 +413,9 @@ class Agent:
                     gang.lost = True
                     gang.kill()
                 continue
-            gang.send_directive(self._directive_for(gang, row))
+            planned = directive_for(row, self.id, gang.size, gang.others)
+            planned = self._warm.allow_keeping_warm(planned, gang, self._gangs.values())
+            self._direct(gang, planned)
         for row in orders.trials:
             if row.owner == self.id and row.number not in self._gangs:
                 # The grant's answer was lost, so no rank runs under this fence.
@@ -447,15 +450,13 @@ class Agent:
         if drained and not busy and self.leaving is None:
             self.leave("the host is drained")
 
-    def _directive_for(self, gang: Gang, row: PlannedTrial) -> Directive:
-        if gang.directive.leave:
-            return gang.directive  # already leaving
-        if self.leaving is not None:
-            return Directive(Kind.PAUSE, self.leaving)
-        asked = directive_for(row, self.id, gang.size, gang.others)
-        if not asked.leave:
-            return gang.directive
-        return self._warm.allow_keeping_warm(asked, gang, self._gangs.values())
+    def _direct(self, gang: Gang, planned: Directive) -> None:
+        """Send the directive in force: of the deadline, of this worker's end, or the planned."""
+        closing = time.monotonic() >= self._deadline - self._closing_seconds()
+        why = self.leaving
+        if why is None and self._lease_clock.expiring_soon(self._outbox.slowest_stop):
+            why = "the database does not answer"
+        gang.send_directive(in_force(gang.directive, planned, closing=closing, why=why))
 
     def _give_up_on_database(self) -> None:
         """A stopped worker does not wait for an unreachable database."""
@@ -479,17 +480,11 @@ class Agent:
             self.leave(TIME_LIMIT_REACHED)
         if self.leaving is None and self._sampler.errors.error is not None:
             self.leave("the sampler fails")
-        if now >= self._deadline - self._closing_seconds():
-            for gang in gangs:
-                gang.send_directive(Directive(Kind.STOP, "the deadline", deadline=True))
-        elif fading or self.leaving is not None:
-            why = self.leaving or "the database does not answer"
-            for gang in gangs:
-                if not gang.directive.leave:
-                    gang.send_directive(Directive(Kind.PAUSE, why))
+        for gang in gangs:
+            self._direct(gang, gang.directive)
         if self.leaving is not None or fading:
             self._member.announce_leaving(self.leaving or "another host's database is away")
-        self._member.enforce_time_limits(over=now >= self._deadline - 0.4)
+        self._member.enforce_time_limits(over=now >= self._deadline - LAST_MOMENT)
         for gang in gangs:
             gang.kill_stragglers()
             gang.kill_hung()
@@ -500,5 +495,5 @@ class Agent:
                     "last checkpoint.",
                     gang.number,
                 )
-            if gang.directive.deadline and now >= self._deadline - 0.4:
+            if gang.directive.deadline and now >= self._deadline - LAST_MOMENT:
                 gang.kill()

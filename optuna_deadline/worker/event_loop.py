@@ -13,6 +13,7 @@ from typing import Any
 from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.rank.messages import Raised
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
@@ -179,6 +180,6 @@ def _read_rank(gang: Gang, rank: Rank) -> None:
             rank.closed, rank.closed_at = True, time.monotonic()
             rank.link.close()
     except Exception as error:  # an unreadable message concerns its own trial only
-        rank.end_message = "error", (f"{type(error).__name__}: {error}", traceback.format_exc())
+        rank.end_message = Raised(f"{type(error).__name__}: {error}", traceback.format_exc())
         rank.end_message_at = time.monotonic()
         gang.kill()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from optuna_deadline.allocation.records import GangMembership, Grant, NewReport, Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher
 from optuna_deadline.rank.channel import Channel
+from optuna_deadline.rank.messages import Leaves, Message
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, RankServer
 from optuna_deadline.worker.event_loop import EventLoop
 from optuna_deadline.worker.fork import LocalRanks, RankSettings, fork_ranks
@@ -152,7 +152,7 @@ class GangMember:
         for key, gang in list(self._gangs.items()):
             if key not in self._announced:
                 self._announced.add(key)
-                gang.notify_leader("leaving", why=why)
+                gang.notify_leader(Leaves(why))
 
     def enforce_time_limits(self, over: bool) -> None:
         """Enforce what must happen even while the database does not answer."""
@@ -222,7 +222,7 @@ class _NullInbox:
 
     never_reported = True
 
-    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: Message) -> None:
         """Ignore the message: these ranks send nothing here."""
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:

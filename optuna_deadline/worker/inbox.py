@@ -21,7 +21,28 @@ from optuna_deadline.checkpoints.storage import Location, name_of, parse_locatio
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import StudyGone, at_most
 from optuna_deadline.planning.optuna_storage import store_values, thinned, unless_deleted
-from optuna_deadline.rank.messages import check_facts, checked_end, checked_regime, checked_step
+from optuna_deadline.rank.messages import (
+    Advanced,
+    BatchSize,
+    DirectiveQuestion,
+    LastStep,
+    Leaves,
+    Left,
+    Limited,
+    Message,
+    NotSaved,
+    Obeys,
+    Pausable,
+    Pruned,
+    Question,
+    Raised,
+    RegimeNamed,
+    Reported,
+    Returned,
+    Saved,
+    StaysWarm,
+    Waits,
+)
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
     describe_database_error,
@@ -31,7 +52,8 @@ from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.requests import requestable
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
-from optuna_deadline.worker.segment import Gang, SegmentOutcome
+from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdict import SegmentOutcome
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -71,51 +93,68 @@ class TrialInbox:
         self._saving, self._warned_diverged = saving, False
         self._regime: str | None = None  # named since the last report
         self._unsampled = False  #: whether it ended before it had its parameters
-        self._handlers: dict[str, Callable[..., None]] = {
-            "progress": self._on_progress,
-            "horizon": self._on_horizon,
-            "even": self._on_even,
-            "regime": self._on_regime,
-            "limit": self._on_limit,
-            "pausable": self._on_pausable,
-            "report": self._on_report,
-            "checkpoint": self._on_checkpoint,
-            "warm": self._on_warm,
-            "obeys": self._on_obeys,
-            "waiting": self._on_waiting,
-            "leaving": self._on_leaving,
-            "unsaved": self._on_unsaved,
-        }
 
     @property
     def never_reported(self) -> bool:
         """Whether the trial could have reported and never did, in this segment or before."""
         return not self._reported and not self._unsampled
 
-    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
-        """Handle one message."""
-        kind, *rest = message
-        if kind == "end":
-            rank.end_message, rank.end_message_at = checked_end(*rest), time.monotonic()
-            self._gang.acknowledge_end(rank)
-        elif kind == "ask":
-            number, method, args, kwargs = rest
-            if method == "directive":
-                rank_answer = self._gang.directive_for_call(args[0])
-                self._gang.answer(rank, number, True, rank_answer)
-            elif (found := requestable(self._trial, method)) is None:
-                refusal = AttributeError(f"A trial in a worker has no {method!r}.")
-                self._gang.answer(rank, number, False, refusal)
-            else:
-                request = partial(found, *args, **kwargs)
-                self._gang.pending_writes.add(
-                    lambda: self._answer_request(rank, number, method, request)
-                )
+    def receive(self, rank: Rank, message: Message) -> None:
+        """Handle one message.
+
+        Raises:
+            ValueError: It is none of a rank.
+        """
+        gang, writes = self._gang, self._gang.pending_writes
+        match message:
+            case Reported():
+                self._on_report(message)
+            case Advanced():
+                self._on_advanced(message)
+            case Saved():
+                self._on_saved(message)
+            case NotSaved():
+                self._on_not_saved(message)
+            case DirectiveQuestion(number, call):
+                gang.answer(rank, number, True, gang.directive_for_call(call))
+            case Question():
+                self._on_question(rank, message)
+            case LastStep(step):
+                gang.progress.horizon, gang.progress_changed = step, True
+            case BatchSize(size):
+                gang.progress.batch, gang.progress_changed = size, True
+            case Pausable(pausable):
+                # written before the report that follows: no plan pauses the trial in between
+                gang.progress.pausable = pausable
+                writes.add(self._write_progress)
+            case RegimeNamed(name):
+                self._regime = name
+            case Limited(slots, reason):
+                self._on_limited(slots, reason)
+            case Obeys():
+                gang.acknowledged = True
+            case StaysWarm():
+                gang.warm_since = time.monotonic()
+                writes.add(self._set_warm)  # after all earlier messages
+            case Waits():
+                pass  # the message itself shows that the rank is alive
+            case Leaves(why):
+                self._on_leaves(why)
+            case Returned() | Left() | Pruned() | Raised():
+                rank.end_message, rank.end_message_at = message, time.monotonic()
+                gang.acknowledge_end(rank)
+            case _:
+                raise ValueError(f"A rank cannot send {message!r:.100}.")
+
+    def _on_question(self, rank: Rank, asked: Question) -> None:
+        if (found := requestable(self._trial, asked.method)) is None:
+            refusal = AttributeError(f"A trial in a worker has no {asked.method!r}.")
+            self._gang.answer(rank, asked.number, False, refusal)
         else:
-            what, facts = rest
-            handler = self._handlers[what]
-            check_facts(handler, facts)
-            handler(**facts)
+            request = partial(found, *asked.args, **asked.kwargs)
+            self._gang.pending_writes.add(
+                lambda: self._answer_request(rank, asked.number, asked.method, request)
+            )
 
     def _answer_request(
         self, rank: Rank, number: int, method: str, request: Callable[[], Any]
@@ -143,38 +182,20 @@ class TrialInbox:
         else:
             self._gang.answer(rank, number, True, value)
 
-    def _on_progress(self, start: float, position: float, trained: float) -> None:
-        if not all(map(math.isfinite, (start, position, trained))):
-            raise ValueError(f"A position must be finite, but is {position}.")
+    def _on_advanced(self, message: Advanced) -> None:
         progress = self._gang.progress
         if progress.startup is None:
-            startup = time.monotonic() - trained - self._gang.granted_at
+            startup = time.monotonic() - message.trained - self._gang.granted_at
             progress.startup = max(0.0, startup)  # negative where a rank was warm
-        progress.start, progress.position, progress.trained = start, position, trained
+        progress.start, progress.position = message.start, message.position
+        progress.trained = message.trained
         self._gang.progress_changed = True
-
-    def _on_horizon(self, last_step: int) -> None:
-        self._gang.progress.horizon = checked_step(last_step)
-        self._gang.progress_changed = True
-
-    def _on_even(self, batch: int) -> None:
-        self._gang.progress.batch = checked_step(batch)
-        self._gang.progress_changed = True
-
-    def _on_regime(self, name: str) -> None:
-        self._regime = checked_regime(name)
-
-    def _on_pausable(self, pausable: bool) -> None:
-        """Written before the report that follows, so that no plan pauses the trial in between."""
-        self._gang.progress.pausable = pausable
-        self._gang.pending_writes.add(self._write_progress)
 
     def _write_progress(self) -> None:
         gang = self._gang
         self._table.set_progress(self._worker_id, gang.grant, **gang.progress.fields())
 
-    def _on_limit(self, slots: int, reason: str) -> None:
-        at_most(slots)  # raises for an invalid limit
+    def _on_limited(self, slots: int, reason: str) -> None:
         gang = self._gang
         if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks send the same
             gang.slot_limit = slots, reason
@@ -189,12 +210,12 @@ class TrialInbox:
             self._gang.slot_limit[1],
         )  # fmt: skip
 
-    def _on_report(self, value: float, step: int, trained: float) -> None:
-        if not math.isfinite(trained):
-            raise ValueError(f"A report after {trained} s of training cannot be.")
+    def _on_report(self, message: Reported) -> None:
         self._gang.reported = True
-        trained += self._gang.trained_before
-        self._gang.pending_writes.add(NewReport(checked_step(step), value, trained, self._regime))
+        trained = message.trained + self._gang.trained_before
+        self._gang.pending_writes.add(
+            NewReport(message.step, message.value, trained, self._regime)
+        )
         self._regime = None
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
@@ -243,47 +264,35 @@ class TrialInbox:
                 diverged[0].step,
             )
 
-    def _on_checkpoint(
-        self, path: str, step: int, value: float | None, size: int, checksum: str
-    ) -> None:
+    def _on_saved(self, message: Saved) -> None:
         new = Checkpoint(
             number=self._gang.number,
             fence=self._gang.grant.fence,
-            step=checked_step(step),
-            value=value,
-            path=parse_location(path),
-            size=size,
-            checksum=checksum,
+            step=message.step,
+            value=message.value,
+            path=parse_location(message.path),
+            size=message.size,
+            checksum=message.checksum,
         )
         self._gang.pending_writes.add(new)
         if (seconds := self._saving.ends()) is not None:
             _logger.warning("Checkpoints can be saved again after %.0f s.", seconds)
 
-    def _on_warm(self) -> None:
-        self._gang.warm_since = time.monotonic()
-        self._gang.pending_writes.add(self._set_warm)  # after all earlier messages
-
-    def _on_obeys(self) -> None:
-        self._gang.acknowledged = True
-
-    def _on_waiting(self) -> None:
-        """Nothing to do: the message itself shows that the rank is alive."""
-
-    def _set_warm(self) -> None:
-        self._gang.warm = True
-
-    def _on_leaving(self, why: str) -> None:
-        """Another worker of the gang leaves, so the whole gang does."""
-        self._gang.worker_leaving = True
-        if not self._gang.directive.leave:
-            self._gang.send_directive(Directive(Kind.PAUSE, why))
-
-    def _on_unsaved(self, step: int, why: str) -> None:
-        if self._saving.begins(re.sub(r"'[^']*'", "", why)):  # without the file
+    def _on_not_saved(self, message: NotSaved) -> None:
+        if self._saving.begins(re.sub(r"'[^']*'", "", message.why)):  # without the file
             _logger.warning(
                 "Trial %d could not save step %d (%s). Trials continue, and after an interruption "
                 "they resume from the checkpoint before: free space, or check the disk.",
                 self._gang.number,
-                step,
-                why,
+                message.step,
+                message.why,
             )
+
+    def _set_warm(self) -> None:
+        self._gang.warm = True
+
+    def _on_leaves(self, why: str) -> None:
+        """Another worker of the gang leaves, so the whole gang does."""
+        self._gang.worker_leaving = True
+        if not self._gang.directive.leave:
+            self._gang.send_directive(Directive(Kind.PAUSE, why))

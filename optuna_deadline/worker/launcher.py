@@ -15,6 +15,7 @@ from optuna_deadline.worker.gang_leader import GangLeader
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.outage import Outage
+from optuna_deadline.worker.rules import is_to_start, own_slots
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.warm_processes import WarmProcesses
@@ -77,11 +78,10 @@ class SegmentLauncher:
         The gang is registered before its first rank is forked, because messages of a rank must
         find it.
         """
-        ready = row.owner is None and row.mode == "run" and row.worker == self._worker_id
-        if not ready or row.number in gangs:
+        if not is_to_start(row, self._worker_id, gangs):
             return
         free = [slot for slot in self._free_slots(gangs) if slot not in occupied]
-        own = row.slots - sum(count for _, count in row.others)
+        own = own_slots(row)
         if len(free) < own:
             return
         # All reads come first: a failure after the grant would hold idle slots.

@@ -1,181 +1,19 @@
-"""Decides the outcome of an ended segment and writes a gang's messages to the table in order."""
+"""Writes a gang's messages to the table in order, and releases its slots at the end."""
 
 from __future__ import annotations
 
 import logging
-import math
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
-from optuna_deadline._printable import Lines
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.directives import Kind
-from optuna_deadline.errors import DeadlineError, LeaseLost, at_most
-from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE
-from optuna_deadline.worker.segment import Gang, SegmentOutcome
-from optuna_deadline.worker.slot_health import DEVICE_ERRORS, START_ERRORS, SlotHealth
+from optuna_deadline.errors import LeaseLost, at_most
+from optuna_deadline.worker.rules import FIRST_STOP
+from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.slot_health import SlotHealth
+from optuna_deadline.worker.verdict import SegmentOutcome, decide_outcome
 from optuna_deadline.worker.warm_processes import WarmProcesses
-
-#: A trial fails once its ranks died this often without a new checkpoint; before that it resumes.
-MAX_DEATHS = 3
-
-#: Messages of Python, CUDA and torch for missing memory, which may be free at the next try:
-#: these count as deaths and not as errors of the objective.
-OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "can't allocate memory", "out of memory")
-#: The same for the user's limit of processes and threads.
-_AT_LIMIT = ("can't start new thread", "[Errno 11] Resource temporarily unavailable")
-_AS_DEATHS = (
-    (OUT_OF_MEMORY, "out of memory"),
-    ((*DEVICE_ERRORS, *START_ERRORS), "its device failed"),
-    (_AT_LIMIT, "no more processes or threads"),
-)
-
-_UNUSED = (
-    "Some parameters have no part in the loss: leave them out of the model, or in Lightning pass"
-    ' trainer_options(strategy="ddp_find_unused_parameters_true").'
-)
-#: Messages of torch and Lightning for training that does not work on several slots.
-_ONE_SLOT_ONLY = {
-    "Expected more than 1 value per channel when training": (
-        "BatchNorm needs two samples or more on each slot, and its share of a batch is one: pass"
-        " drop_last=True to the training loader, or a batch size that leaves a larger last batch."
-    ),
-    "SyncBatchNorm layers only work with GPU modules": (
-        "SyncBatchNorm works on GPUs only: leave sync_batchnorm=True out where slots are CPUs."
-    ),
-    "Expected to have finished reduction in the prior iteration": _UNUSED,
-    "parameters that were not used in producing the loss": _UNUSED,
-}
-_OWN_ERROR_PREFIX = f"{DeadlineError.__name__}: "
-
-#: Signals of a process that crashes.
-_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)
-
-
-def decide_outcome(
-    gang: Gang, largest_proven_size: Callable[[], int] = lambda: 0
-) -> SegmentOutcome:
-    """Decide the outcome of a trial whose ranks have all exited.
-
-    Training that is refused on several slots, or that crashes on more slots than it has ever
-    trained on, does not fail the trial: it resumes from its checkpoint on fewer slots.
-
-    Args:
-        gang: Its segment.
-        largest_proven_size: Finds the most slots on which the trial has trained steps before.
-    """
-    verdict = _outcome_of(gang)
-    failed = verdict.state == "failed"
-    if gang.size == 1 or not (failed or verdict.end_reason == "died"):
-        return verdict
-    if (refusal := _refusal(gang)) is not None:
-        return _limited_outcome(1, refusal)
-    crashed = failed or gang.hung or _crashed(gang)
-    if not crashed or gang.stepped or gang.end_message()[0] == "result":
-        return verdict
-    before = largest_proven_size()
-    if before >= gang.size:
-        return verdict
-    what = verdict.log_message.partition("\n")[0].partition("; it ")[0].rstrip(".")
-    limited = _limited_outcome(max(1, before), f"On {gang.size} slots {what}.")
-    return replace(limited, log_message=verdict.log_message)
-
-
-def _limited_outcome(slots: int, reason: str) -> SegmentOutcome:
-    return SegmentOutcome("paused", "limit", slot_limit=(slots, " ".join(reason.split())))
-
-
-def _refusal(gang: Gang) -> str | None:
-    """Why a rank refused to train on several slots, in one sentence."""
-    lines = [
-        rank.end_message[1][0]
-        for rank in gang.ranks
-        if rank.end_message and rank.end_message[0] == "error"
-    ]
-    for line in lines:
-        if line.startswith(_OWN_ERROR_PREFIX):
-            return str(line.removeprefix(_OWN_ERROR_PREFIX))
-        for sign, sentence in _ONE_SLOT_ONLY.items():
-            if sign in line:
-                return sentence
-    return None
-
-
-def _crashed(gang: Gang) -> bool:
-    """Whether a rank crashed by itself, not for missing memory or by a kill."""
-    codes = {rank.exit_code for rank in gang.ranks if rank.end_message is None}
-    return not codes.isdisjoint(_CRASHES)
-
-
-def _outcome_of(gang: Gang) -> SegmentOutcome:
-    kind, payload = gang.end_message()
-    sent = gang.directive
-    leaving = "deadline" if sent.deadline else sent.kind.value
-    if kind == "result":
-        return _outcome_of_value(payload)
-    if kind == "left" and gang.slot_limit is not None and not sent.leave:
-        return SegmentOutcome("paused", "limit", failures=gang.failures)
-    if kind == "left":
-        return SegmentOutcome("retired" if leaving == "stop" else "paused", leaving)
-    if kind == "pruned":
-        # A trial out of time is not bad: it may still hold the best model.
-        return (
-            SegmentOutcome("paused", leaving)
-            if sent.deadline
-            else SegmentOutcome("retired", "pruned")
-        )
-    if kind == "error":
-        line, trace = payload
-        if "address already in use" in line.lower() or "EADDRINUSE" in line:
-            return SegmentOutcome("paused", "port", failures=gang.failures)
-        for signs, cause in _AS_DEATHS:
-            if any(sign in line for sign in signs):
-                return _outcome_of_death(gang, f"{cause}: {line}")
-        return SegmentOutcome(
-            "failed", "error", log_message=Lines(f"the objective raised {line}\n{trace}")
-        )
-    if sent.leave:  # killed because it did not leave in time
-        state = "retired" if sent.kind is Kind.STOP and not sent.deadline else "paused"
-        return SegmentOutcome(state, leaving, failures=gang.failures)
-    if kind == "absent":
-        words = "a rank on another host did not come; can the hosts reach each other?"
-        return SegmentOutcome("paused", "unmet", failures=gang.failures, log_message=words)
-    if kind == "cut":
-        return _outcome_of_death(
-            gang, "its connection to another host broke, or that host's rank died"
-        )
-    if payload in (LEASE_EXPIRED_EXIT_CODE, -signal.SIGALRM):
-        return SegmentOutcome("paused", "untrusted", failures=gang.failures)
-    hung = f"no rank sent a message for {gang.hang_timeout:g} s or more" if gang.hung else None
-    return _outcome_of_death(gang, hung or _describe_exit_code(payload))
-
-
-def _outcome_of_death(gang: Gang, cause: str) -> SegmentOutcome:
-    deaths = 1 if gang.saved else gang.failures + 1
-    words = f"a rank died ({cause}), {deaths} in a row without a new checkpoint"
-    if deaths >= MAX_DEATHS:
-        return SegmentOutcome("failed", "died", failures=deaths, log_message=f"{words}; it fails")
-    return SegmentOutcome("paused", "died", failures=deaths, log_message=f"{words}; it resumes")
-
-
-def _outcome_of_value(value: float | None) -> SegmentOutcome:
-    if value is None:
-        return SegmentOutcome("failed", "error", log_message="the objective returned no value")
-    if math.isnan(value):
-        return SegmentOutcome("failed", "error", log_message="the objective returned NaN")
-    return SegmentOutcome("complete", "complete", value=value)
-
-
-def _describe_exit_code(exit_code: int | None) -> str:
-    if exit_code == -9:
-        return "SIGKILL; often the machine was out of memory"
-    if exit_code is not None and exit_code < 0:
-        return f"signal {-exit_code}"
-    return f"exit code {exit_code}"
-
 
 #: Seconds for one gang's backlog before the leases and the other gangs have their turn.
 _TURN_SECONDS = 0.5
@@ -212,7 +50,7 @@ class Outbox:
         self._worker_id = worker_id
         self._warm = warm
         self._replan = replan
-        self.slowest_stop = 0.3
+        self.slowest_stop = FIRST_STOP
 
     def flush(self, gang: Gang, *, leaving: bool) -> bool:
         """Write a gang's messages, or a part of them for one turn; the release comes last.
@@ -301,8 +139,9 @@ class Outbox:
         self._replan()
 
     def _decide_outcome(self, gang: Gang) -> SegmentOutcome:
-        verdict = decide_outcome(gang, lambda: self._largest_proven_size(gang))
-        verdict = self._health.judge(gang, verdict)
+        ending = gang.ending()
+        verdict = decide_outcome(ending, lambda: self._largest_proven_size(gang))
+        verdict = self._health.judge(ending, verdict)
         self._measure_stop(gang)
         if verdict.log_message and not gang.lost:
             _logger.warning("Trial %d: %s", gang.number, verdict.log_message)

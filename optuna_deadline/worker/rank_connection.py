@@ -8,7 +8,9 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from optuna_deadline.rank.messages import End, Message, Trusted
 
 if TYPE_CHECKING:
     from optuna_deadline.rank.channel import Channel
@@ -25,7 +27,7 @@ class Rank:
     link: Channel | None  #: None until a rank of another host has connected
     pid: int | None = None
     forked_fence: int = 0  #: fence of its first segment
-    end_message: tuple[str, Any] | None = None  #: its end message: (kind, payload)
+    end_message: End | None = None  #: how its objective ended
     end_message_at: float = math.inf  #: when the end message arrived
     closed: bool = False
     closed_at: float = math.inf
@@ -56,7 +58,7 @@ class Rank:
             elif not self.closed:
                 self.link.shut_down()
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: Message) -> None:
         """Send a message if the rank still reads."""
         with self.lock:
             if self.link is None or self.closed or self.exited:
@@ -77,4 +79,4 @@ class Rank:
             room.register(self.link, select.POLLOUT)
             with suppress(OSError):
                 if room.poll(0):
-                    self.link.send(("trust", until))
+                    self.link.send(Trusted(until))

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, Trial
 
 from optuna_deadline._optuna import id_of_trial, storage_of
 from optuna_deadline.planning.optuna_storage import stop_opening
-from optuna_deadline.rank.messages import packed
+from optuna_deadline.rank.encoding import packed
 
 #: A peer on another host could ask for anything.
 _OF_TRIAL = frozenset({

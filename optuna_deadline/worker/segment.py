@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from optuna_deadline.allocation.records import Grant, NewReport, OtherWorkers
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.directives import KEEP, Directive
+from optuna_deadline.rank.messages import (
+    Answered,
+    Directed,
+    EndHeard,
+    Message,
+    PassOn,
+    Planned,
+    Resumed,
+    Trusted,
+)
 from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.verdict import RankEnding, SegmentEnding, SegmentOutcome
 from optuna_deadline.worker.watchdog import kill_rank
 
 if TYPE_CHECKING:
@@ -36,18 +47,6 @@ _SAVE_SECONDS = 120.0  # more seconds to save, if the host gives the time
 HANG_TIMEOUT = 900.0
 
 
-@dataclass(frozen=True)
-class SegmentOutcome:
-    """The outcome of a released segment for its trial."""
-
-    state: str  #: the trial's next state
-    end_reason: str  #: why the segment ended: pause, resize, deadline, shutdown, died, ...
-    value: float | None = None
-    failures: int = 0
-    log_message: str = ""  #: for the log, if something went wrong
-    slot_limit: tuple[int, str] | None = None  #: the most slots for its next segments, and why
-
-
 class Inbox(Protocol):
     """Handles the messages of one gang's ranks."""
 
@@ -55,7 +54,7 @@ class Inbox(Protocol):
     def never_reported(self) -> bool:
         """Whether the trial has never reported, in this segment or before."""
 
-    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: Message) -> None:
         """Handle one message."""
 
     def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
@@ -189,7 +188,7 @@ class Gang:
         """Whether the trial has never reported, in this segment or before."""
         return self.inbox is None or self.inbox.never_reported
 
-    def receive(self, rank: Rank, message: tuple[Any, ...]) -> None:
+    def receive(self, rank: Rank, message: Message) -> None:
         """Handle a message of a rank."""
         assert self.inbox is not None
         now = time.monotonic()
@@ -211,7 +210,7 @@ class Gang:
             if self.directive_sent_at is None and directive.leave:
                 self.directive_sent_at = time.monotonic()
             for rank in list(self.ranks):
-                rank.send(("directive", self.directive))
+                rank.send(Directed(self.directive))
 
     def plan_made(self, since: float, next_look: int) -> None:
         """Tell the reporting rank that a plan has seen its reports.
@@ -226,13 +225,13 @@ class Gang:
         with self.lock:
             for rank in self.ranks:
                 if rank.index == 0:
-                    rank.send(("planned", step, next_look))
+                    rank.send(Planned(step, next_look))
 
     def add_rank(self, rank: Rank) -> None:
         """Add a rank and send it the present directive; the caller holds the lock."""
         self.ranks.append(rank)
         if self.directive is not KEEP:
-            rank.send(("directive", self.directive))
+            rank.send(Directed(self.directive))
 
     def attach_remote_rank(self, index: int, link: Channel) -> bool:
         """Attach a connection from another host; returns False if no rank is expected."""
@@ -245,13 +244,13 @@ class Gang:
                     return False
                 rank.link = link
             if self.directive is not KEEP:
-                rank.send(("directive", self.directive))
+                rank.send(Directed(self.directive))
             return True
 
-    def notify_leader(self, what: str, **facts: Any) -> None:
+    def notify_leader(self, message: Message) -> None:
         """Let the ranks send a message to the leader on another host."""
         for rank in self.ranks:
-            rank.send(("pass on", what, facts))
+            rank.send(PassOn(message))
 
     def drop_member(self, worker: str) -> None:
         """Drop a member: its ranks are gone, or their slots are."""
@@ -275,9 +274,9 @@ class Gang:
         """Add a warm process, which goes on as this segment's rank."""
         with self.lock:
             self.ranks.append(rank)
-            rank.send(("wake", self.grant.fence, self.grant.devices))
+            rank.send(Resumed(self.grant.fence, self.grant.devices))
             if self.directive is not KEEP:
-                rank.send(("directive", self.directive))
+                rank.send(Directed(self.directive))
 
     def directive_for_call(self, call: int) -> Directive:
         """The directive for the n-th question, the same for every rank."""
@@ -286,16 +285,16 @@ class Gang:
     def answer(self, rank: Rank, question: int, good: bool, value: Any) -> None:
         """Answer one question of a rank."""
         try:
-            rank.send(("answer", question, good, value))
+            rank.send(Answered(question, good, value))
         except (TypeError, ValueError) as error:  # too large, such as many user attributes
             good = False
-            rank.send(("answer", question, good, error))
+            rank.send(Answered(question, good, error))
         self.answered_error |= not good
 
     def acknowledge_end(self, rank: Rank) -> None:
         """Confirm an end message, so that a rank on another host can exit."""
         if rank.remote:
-            rank.send(("bye",))
+            rank.send(EndHeard())
 
     def extend_trust(self, until: float) -> None:
         """Extend the trust of the ranks."""
@@ -309,7 +308,7 @@ class Gang:
             if rank.remote:
                 self._disconnect(rank)
             elif rank.pid is None:  # the fork server confirmed no fork: the rank ends itself
-                rank.send(("trust", 0.0))
+                rank.send(Trusted(0.0))
             elif not rank.exited:
                 kill_rank(rank.pid)
 
@@ -371,50 +370,27 @@ class Gang:
             self.kill()
         return self.overdue
 
-    def end_message(self) -> tuple[str, Any]:
-        """The end of the segment: the first rank's end message, unless a rank died or failed."""
-        dead = [rank for rank in self.ranks if rank.end_message is None]
-        if any(rank.remote and rank.link is None for rank in dead):
-            return "absent", None
-        if any(rank.remote for rank in dead):  # our ranks die if they end without a message
-            return "cut", None
-        if dead:
-            return "died", dead[0].exit_code
-        first = min(self.ranks, key=lambda rank: rank.index).end_message
-        assert first is not None
-        cause = self._first_error()
-        return first if cause is None or cause.end_message is None else cause.end_message
-
-    def _first_error(self) -> Rank | None:
-        """The rank whose error ended the others: its message may arrive after theirs."""
-        failed = [
-            rank for rank in self.ranks if rank.end_message and rank.end_message[0] == "error"
-        ]
-        return min(
-            failed, key=lambda rank: (_lost_its_peer(rank), rank.end_message_at), default=None
+    def ending(self) -> SegmentEnding:
+        """How it has ended, now that all ranks have exited."""
+        return SegmentEnding(
+            grant=self.grant,
+            failures=self.failures,
+            ranks=tuple(
+                RankEnding(
+                    index=rank.index,
+                    end=rank.end_message,
+                    ended_at=rank.end_message_at,
+                    exit_code=rank.exit_code,
+                    remote=rank.remote,
+                    connected=rank.link is not None,
+                )
+                for rank in self.ranks
+            ),
+            directive=self.directive,
+            slot_limit=self.slot_limit,
+            stepped=self.stepped,
+            saved=self.saved,
+            silent_for=self.hang_timeout if self.hung else None,
+            lost=self.lost,
+            answered_error=self.answered_error,
         )
-
-    @property
-    def error_line(self) -> str:
-        """The error that ended it, in one line; empty if there was none."""
-        cause = self._first_error()
-        return "" if cause is None or cause.end_message is None else str(cause.end_message[1][0])
-
-    @property
-    def failed_place(self) -> int | None:
-        """The place of the failed rank's slot in the grant; None if it is unknown, or remote."""
-        cause = self._first_error()
-        if cause is None:
-            return 0 if self.size == 1 else None
-        here = not cause.remote and cause.index < len(self.grant.slots)
-        return cause.index if here else None
-
-
-#: Messages of gloo and NCCL for a missing rank.
-_PEER_GONE = ("by peer", "Broken pipe", "Connection closed", "remote process exited")
-
-
-def _lost_its_peer(rank: Rank) -> bool:
-    assert rank.end_message is not None
-    line: str = rank.end_message[1][0]
-    return any(sign in line for sign in _PEER_GONE)

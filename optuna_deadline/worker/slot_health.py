@@ -12,10 +12,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from optuna_deadline.allocation.records import SegmentRow
+from optuna_deadline.allocation.records import Grant, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.values.deadlines import format_duration
-from optuna_deadline.worker.segment import Gang, SegmentOutcome
+from optuna_deadline.worker.verdict import (
+    DEVICE_ERRORS,
+    START_ERRORS,
+    SegmentEnding,
+    SegmentOutcome,
+)
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -27,20 +32,6 @@ _FIRST_MOMENTS = 5.0
 _RECENT = 60.0
 #: The end reason of segments for which their slot is at fault.
 AT_FAULT = "slot"
-#: Messages of CUDA, ROCm and torch about a device, whatever runs on it.
-DEVICE_ERRORS = (
-    "device lost", "GPU is lost", "fallen off the bus", "unspecified launch failure",
-    "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error",
-    "CUDA unknown error", "CUDA error: unknown error", "no CUDA-capable device",
-    "busy or unavailable", "invalid device ordinal", "driver initialization failed",
-    "system not yet initialized", "No CUDA GPUs are available", "No HIP GPUs are available",
-    "Found no NVIDIA driver",
-)  # fmt: skip
-#: The same if nothing was trained yet: later, the trial may be the reason.
-START_ERRORS = (
-    "CUDA out of memory", "HIP out of memory", "CUDA error: out of memory", "NCCL error",
-    "ncclSystemError", "ncclInternalError", "ncclUnhandledCudaError", "ncclInvalidUsage",
-)  # fmt: skip
 
 
 @dataclass
@@ -77,45 +68,45 @@ class SlotHealth:
         """The slots that this worker has and does not offer."""
         return sum(record.withdrawn for record in self._slots.values())
 
-    def judge(self, gang: Gang, verdict: SegmentOutcome) -> SegmentOutcome:
+    def judge(self, ending: SegmentEnding, verdict: SegmentOutcome) -> SegmentOutcome:
         """The outcome of a segment that has ended: another one if its slot is at fault.
 
         Args:
-            gang: The segment.
+            ending: How it ended.
             verdict: Its outcome otherwise.
         """
-        line = gang.error_line
+        grant, line = ending.grant, ending.error_line
         sudden = lost = any(sign in line for sign in DEVICE_ERRORS)
-        if gang.stepped and not sudden:
-            for slot, _ in gang.grant.slots:
+        if ending.stepped and not sudden:
+            for slot, _ in grant.slots:
                 self._slots.pop(slot, None)  # it works
-                self._worked[slot] = gang.number, gang.grant.fence
-            self._blamed.pop(gang.number, None)
+                self._worked[slot] = grant.number, grant.fence
+            self._blamed.pop(grant.number, None)
             return verdict
-        if gang.answered_error and not sudden:
+        if ending.answered_error and not sudden:
             return verdict  # the sampler or a wrong call is at fault
         failed = bool(line) or verdict.state == "failed" or verdict.end_reason == "died"
-        place = gang.failed_place
+        place = ending.failed_place
         sudden = sudden or any(sign in line for sign in START_ERRORS)
-        if not failed or place is None or gang.lost or (gang.size > 1 and not sudden):
+        if not failed or place is None or ending.lost or (grant.size > 1 and not sudden):
             return verdict
-        slot, device = gang.grant.slots[place][0], gang.grant.devices[place]
+        slot, device = grant.slots[place][0], grant.devices[place]
         record = self._slots.setdefault(slot, _SlotRecord(device))
         known, before = self._table.segments(), bool(record.failed)
-        record.failed.add(gang.number)
-        mine = [row for row in known if row.number == gang.number and row.fence < gang.grant.fence]
+        record.failed.add(grant.number)
+        mine = [row for row in known if row.number == grant.number and row.fence < grant.fence]
         what = line or verdict.log_message.partition(";")[0]
         known_bad = sudden and self._is_out_for_others(slot)
-        if not known_bad and self._fails_elsewhere(gang.number, slot, mine):
-            record.failed.discard(gang.number)
+        if not known_bad and self._fails_elsewhere(grant.number, slot, mine):
+            record.failed.discard(grant.number)
             return verdict
-        if not known_bad and not self._others_train(known, gang, slot):
+        if not known_bad and not self._others_train(known, grant, slot):
             if lost:  # nothing trains yet, so the trial may resume on another slot first
                 record.back_at, record.why = time.monotonic() + _FIRST_MOMENTS, what
             return verdict
         if not (sudden or before or any(row.stepped for row in mine)):
             return verdict
-        self._blamed[gang.number] = slot
+        self._blamed[grant.number] = slot
         beside = "as trials of a former worker" if known_bad else "while others train elsewhere"
         words = f"it fails on {device} ({what}), {beside}"
         if sudden or before:
@@ -123,7 +114,7 @@ class SlotHealth:
             words = f"{words}: {device} is out of use for {format_duration(record.pause)}"
             record.pause = min(2 * record.pause, LONGEST_PAUSE)
         return SegmentOutcome(
-            "paused", AT_FAULT, failures=gang.failures, log_message=f"{words}, and it resumes"
+            "paused", AT_FAULT, failures=ending.failures, log_message=f"{words}, and it resumes"
         )
 
     def _fails_elsewhere(self, number: int, slot: int, mine: Sequence[SegmentRow]) -> bool:
@@ -148,13 +139,13 @@ class SlotHealth:
             if name != self._worker_id
         )
 
-    def _others_train(self, rows: Sequence[SegmentRow], gang: Gang, slot: int) -> bool:
+    def _others_train(self, rows: Sequence[SegmentRow], grant: Grant, slot: int) -> bool:
         """Whether other trials train elsewhere, or did a moment ago on slots that do not fail."""
         ended = {row[:2]: (row.granted, row.ended) for row in rows}
-        began, _ = ended.get((gang.number, gang.grant.fence), (None, None))
+        began, _ = ended.get((grant.number, grant.fence), (None, None))
         if began is None:
             return False
-        others = [row for row in rows if row.stepped and row.number != gang.number]
+        others = [row for row in rows if row.stepped and row.number != grant.number]
         if any(row.ended is None for row in others):
             return True
         # What trained on this slot ended before, with the last of it.

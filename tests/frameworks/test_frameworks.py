@@ -19,6 +19,7 @@ import optuna_deadline
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rank.messages import Limited
 from optuna_deadline.rounds import Rounds
 from optuna_deadline.segments import SegmentEnd
 
@@ -210,7 +211,7 @@ def test_a_trial_on_several_slots_leaves_for_one(tmp_path: Path) -> None:
     ear.newest = Directive(Kind.KEEP, "")  # type: ignore[attr-defined]
     with pytest.raises(SegmentEnd):
         Rounds(FakeTrial(segment, {}), 3)
-    assert ear.heard[0][0] == "limit" and ear.heard[0][1]["slots"] == 1
+    assert isinstance(ear.heard[0], Limited) and ear.heard[0].slots == 1
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from optuna_deadline.simulation import (
 )
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.study import events
-from optuna_deadline.worker.outbox import MAX_DEATHS
+from optuna_deadline.worker.rules import MAX_DEATHS
 
 STEPS = 30
 CLUSTER = Cluster(slots=4)

@@ -23,6 +23,7 @@ from optuna_deadline.allocation.records import Assignment, MachineInfo, OtherWor
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.directives import Directive
 from optuna_deadline.rank.channel import channel_pair
+from optuna_deadline.rank.messages import Answered, Directed, End, Message, Question, Trusted
 from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker import agent as agents
 from optuna_deadline.worker import event_loop, segment
@@ -217,34 +218,36 @@ class Hand:
         found: int = self.fork_server.pids[self.key(number, index)]
         return found
 
-    def say(self, number: int, what: str, **facts: Any) -> None:
-        self.rank(number).send(("tell", what, facts))
+    def say(self, number: int, message: Message) -> None:
+        self.rank(number).send(message)
 
     def ask(self, number: int, method: str, *args: Any) -> Any:
         """Let a rank ask something; the answer, or the error in its place."""
-        self.rank(number).send(("ask", 7, method, args, {}))
+        self.say(number, Question(7, method, args, {}))
         self.turn()
-        [(_, _, _, answer)] = [m for m in self.heard(number) if m[:2] == ("answer", 7)]
-        return answer
+        [answer] = [said for said in self.heard(number) if isinstance(said, Answered)]
+        assert answer.number == 7
+        return answer.value
 
-    def heard(self, number: int, index: int = 0) -> list[tuple[Any, ...]]:
+    def heard(self, number: int, index: int = 0) -> list[Message]:
         """The messages to a rank since the last look, without those that extend its trust."""
         messages, rank = [], self.rank(number, index)
         while rank.poll():
             message = rank.recv()
-            if message[0] != "trust":
+            if not isinstance(message, Trusted):
                 messages.append(message)
         return messages
 
     def directives(self, number: int, index: int = 0) -> list[Directive]:
-        return [rest[0] for kind, *rest in self.heard(number, index) if kind == "directive"]
+        heard = self.heard(number, index)
+        return [message.directive for message in heard if isinstance(message, Directed)]
 
-    def end(self, number: int, kind: str = "", payload: Any = None, code: int = 0) -> None:
+    def end(self, number: int, end: End | None = None, code: int = 0) -> None:
         """A rank says how it ended, unless it dies without a word, and exits."""
         index = 0
         while (number, self.key(number)[1], index) in self.fork_server.ranks:
-            if kind:
-                self.rank(number, index).send(("end", kind, payload))
+            if end is not None:
+                self.rank(number, index).send(end)
             self.rank(number, index).close()
             self.fork_server.said.send(("exited", self.key(number, index), code))
             index += 1

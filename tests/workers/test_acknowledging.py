@@ -10,6 +10,15 @@ import pytest
 
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.messages import (
+    Advanced,
+    Message,
+    Obeys,
+    Pausable,
+    Reported,
+    Resumed,
+    StaysWarm,
+)
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 PAUSE = Directive(Kind.PAUSE, "asked to leave")
@@ -18,9 +27,9 @@ PAUSE = Directive(Kind.PAUSE, "asked to leave")
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("question", ["directive", "should_prune", "out_of_time"])
 def test_whichever_way_the_objective_asks(tmp_path: Path, world_size: int, question: str) -> None:
-    told: list[str] = []
-    link: Any = SimpleNamespace(newest=KEEP, notify=lambda what, **facts: told.append(what))
-    link.request = lambda method, call: link.newest
+    told: list[Message] = []
+    link: Any = SimpleNamespace(newest=KEEP, send=told.append)
+    link.agreed_directive = lambda call: link.newest
     segment = RankSegment(
         cast(Link, link), rank=0, world_size=world_size, fence=1, folder=tmp_path, resume=None,
         direction="minimize",
@@ -32,20 +41,20 @@ def test_whichever_way_the_objective_asks(tmp_path: Path, world_size: int, quest
     link.newest = PAUSE
     asked()
     asked()
-    assert told == ["obeys"]
-    link.next_segment = lambda asked_to_go: (2, ())
+    assert told == [Obeys()]
+    link.next_segment = lambda asked_to_go: Resumed(2, ())
     segment.keep_warm()
     asked()
-    assert told == ["obeys", "warm", "obeys"], "the next segment has an end of its own"
+    assert told == [Obeys(), StaysWarm(), Obeys()], "the next segment has an end of its own"
 
 
 def test_an_objective_that_reports_without_its_segment_cannot_be_paused(tmp_path: Path) -> None:
-    told: list[Any] = []
-    link: Any = SimpleNamespace(
-        newest=KEEP,
-        next_look=99,
-        notify=lambda what, **facts: told.append(facts.get("pausable", what)),
-    )
+    told: list[Message] = []
+    link: Any = SimpleNamespace(newest=KEEP, next_look=99, send=told.append)
+
+    def kinds() -> list[type[Message]]:
+        return [type(each) for each in told if not isinstance(each, Advanced)]
+
     segment = RankSegment(
         cast(Link, link), rank=0, world_size=1, fence=1, folder=tmp_path, resume=None,
         direction="minimize",
@@ -53,29 +62,29 @@ def test_an_objective_that_reports_without_its_segment_cannot_be_paused(tmp_path
     trial = RankTrial(cast(Link, link), segment, 0)
     trial.report(0.5, 1)
     trial.report(0.4, 2)
-    assert [each for each in told if each != "progress"] == [False, "report", "report"]
+    assert kinds() == [Pausable, Reported, Reported] and Pausable(False) in told
     assert trial.segment is segment  # it knows how to resume after all
     told.clear()
     trial.report(0.3, 3)
     other = RankTrial(cast(Link, link), segment, 1)
     assert other.segment is segment
     other.report(0.5, 1)
-    assert [each for each in told if each != "progress"] == ["report", "report"]
+    assert kinds() == [Reported, Reported]
 
 
 def test_the_last_position_is_sent_when_a_trial_leaves(tmp_path: Path) -> None:
     """In between, the pipe is used a few times a second; a short segment would have no speed."""
-    sent: list[Any] = []
-    link: Any = SimpleNamespace(newest=KEEP)
-    link.notify = lambda what, **facts: sent.append(facts.get("position", what))
+    sent: list[Message] = []
+    link: Any = SimpleNamespace(newest=KEEP, send=sent.append)
     segment = RankSegment(
         cast(Link, link), rank=0, world_size=1, fence=1, folder=tmp_path, resume=None,
         direction="minimize",
     )  # fmt: skip
     for position in (0.5, 1.0, 1.5):
         segment.progress(position)
-    assert sent == [0.5]
+    assert [each.position for each in sent if isinstance(each, Advanced)] == [0.5]
     link.newest = PAUSE
     segment.newest()
     segment.send_progress()
-    assert sent == [0.5, 1.5, "obeys"]
+    assert [each.position for each in sent if isinstance(each, Advanced)] == [0.5, 1.5]
+    assert sent[-1] == Obeys()

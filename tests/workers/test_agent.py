@@ -25,10 +25,29 @@ from optuna_deadline.allocation.records import (
 )
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.rank.channel import channel_pair
-from optuna_deadline.rank.messages import MAX_MESSAGE, packed
-from optuna_deadline.worker.outbox import decide_outcome
+from optuna_deadline.rank.encoding import MAX_MESSAGE, packed
+from optuna_deadline.rank.messages import (
+    MESSAGES,
+    Advanced,
+    Answered,
+    Directed,
+    Leaves,
+    Left,
+    PassOn,
+    Planned,
+    Question,
+    Raised,
+    Reported,
+    Resumed,
+    Returned,
+    Saved,
+    StaysWarm,
+    Trusted,
+    Waits,
+)
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdict import decide_outcome
 
 
 @pytest.fixture
@@ -50,9 +69,9 @@ def hand(fakes: tuple[Clock, list[int]], tmp_path: Path) -> Hand:
 
 def test_a_trial_reports_and_completes(hand: Hand) -> None:
     number = hand.started()
-    hand.say(number, "report", value=0.5, step=0, trained=1.0)
+    hand.say(number, Reported(0.5, 0, 1.0))
     hand.turn()
-    hand.end(number, "result", 0.5)
+    hand.end(number, Returned(0.5))
     hand.turn()
     assert hand.writes == ["acquire", "add_reports", "release complete"]
     assert hand.state() == ("complete", "complete")
@@ -61,12 +80,12 @@ def test_a_trial_reports_and_completes(hand: Hand) -> None:
 
 def test_a_trial_pauses_and_goes_on_in_a_new_segment(hand: Hand) -> None:
     number = hand.started()
-    hand.say(number, "report", value=0.5, step=0, trained=1.0)
+    hand.say(number, Reported(0.5, 0, 1.0))
     hand.plan(number, "pause", 0)
     hand.turn()
     [directive] = hand.directives(number)
     assert (directive.kind.value, directive.keep_warm) == ("pause", True)
-    hand.end(number, "left", "pause")
+    hand.end(number, Left())
     hand.turn()
     assert hand.state() == ("paused", "pause")
     hand.plan(number)
@@ -81,7 +100,7 @@ def test_a_trial_leaves_to_go_on_with_more_slots(hand: Hand) -> None:
     hand.turn()
     [directive] = hand.directives(number)
     assert directive.kind.value == "resize"
-    hand.end(number, "left", "resize")
+    hand.end(number, Left())
     hand.turns(2)
     assert hand.outcomes() == ["resize", None]
     assert [row.slots for row in hand.table.segments()] == [1, 2]
@@ -92,7 +111,7 @@ def test_a_trial_that_was_stopped_is_retired(hand: Hand) -> None:
     number = hand.started()
     hand.plan(number, "stop", 0)
     hand.turn()
-    hand.end(number, "left", "stop")
+    hand.end(number, Left())
     hand.turn()
     assert hand.state() == ("retired", "stop")
 
@@ -101,17 +120,17 @@ def test_a_warm_process_goes_on_without_another_fork(hand: Hand) -> None:
     number = hand.started()
     hand.plan(number, "pause", 0)
     hand.turn()
-    hand.say(number, "warm")
+    hand.say(number, StaysWarm())
     hand.turn()
     assert hand.state() == ("paused", "warm")
     assert len(hand.table.free_slots(hand.agent.id)) == 2
     hand.heard(number)
     hand.plan(number)
     hand.turn()
-    assert [message[:2] for message in hand.heard(number)] == [("wake", 2)]
+    assert [type(message) for message in hand.heard(number)] == [Resumed]
     assert len(hand.fork_server.ranks) == 1
-    hand.say(number, "report", value=0.5, step=3, trained=1.0)
-    hand.end(number, "result", 0.5)
+    hand.say(number, Reported(0.5, 3, 1.0))
+    hand.end(number, Returned(0.5))
     hand.turns(2)
     assert hand.steps() == [3] and hand.state() == ("complete", "complete")
 
@@ -120,7 +139,7 @@ def test_a_warm_process_that_dies_is_replaced_by_a_fork(hand: Hand) -> None:
     number = hand.started()
     hand.plan(number, "pause", 0)
     hand.turn()
-    hand.say(number, "warm")
+    hand.say(number, StaysWarm())
     hand.turn()
     hand.end(number, code=-9)
     hand.turn()
@@ -143,7 +162,7 @@ def test_a_checkpoint_between_two_deaths_begins_the_count_anew(hand: Hand) -> No
     for _ in range(2):
         hand.end(number, code=-9)
         hand.turns(2)
-    hand.say(number, "checkpoint", path="step-1.ckpt", step=1, value=0.5, size=1, checksum="a")
+    hand.say(number, Saved("step-1.ckpt", 1, 0.5, 1, "a"))
     hand.turn()
     hand.end(number, code=-9)
     hand.turns(2)
@@ -179,7 +198,7 @@ def test_a_trial_that_is_lost_while_it_reports_takes_no_other_with_it(
     first, second = hand.started(), hand.started()
     hand.table.release(hand.agent.id, hand.agent._gangs[first].grant, "paused", ended="died")
     for number in (first, second):
-        hand.say(number, "report", value=0.5, step=0, trained=1.0)
+        hand.say(number, Reported(0.5, 0, 1.0))
     hand.turn()
     assert killed == [hand.pid(first)]
     assert hand.steps(second) == [0] and hand.state(second) == ("running", None)
@@ -204,7 +223,7 @@ def test_a_drained_worker_leaves_once_it_is_idle(hand: Hand) -> None:
     assert hand.agent.leaving is None
     hand.plan(number, "pause", 0)
     hand.turn()
-    hand.end(number, "left", "pause")
+    hand.end(number, Left())
     hand.turns(2)
     assert hand.agent.leaving == "the host is drained" and hand.agent._finished()
 
@@ -216,7 +235,7 @@ def test_a_worker_that_is_asked_to_leave_pauses_its_trials(hand: Hand) -> None:
     assert [(d.kind.value, d.reason) for d in hand.directives(number)] == [
         ("pause", "asked to leave")
     ]
-    hand.end(number, "left", "pause")
+    hand.end(number, Left())
     hand.turn()
     assert hand.state() == ("paused", "shutdown") and hand.agent._finished()
 
@@ -225,7 +244,7 @@ def test_reports_wait_for_a_database_that_is_away(hand: Hand) -> None:
     number = hand.started()
     hand.away = True
     for step in range(3):
-        hand.say(number, "report", value=0.5, step=step, trained=1.0)
+        hand.say(number, Reported(0.5, step, 1.0))
         hand.turn(1.0)
     assert hand.steps() == [] and hand.directives(number) == []
     hand.away = False
@@ -268,7 +287,7 @@ def test_a_stop_stands_when_the_worker_is_asked_to_leave(hand: Hand) -> None:
     hand.look()
     hand.turn()
     assert [directive.kind.value for directive in hand.directives(number)] == ["stop"]
-    hand.end(number, "left", "stop")
+    hand.end(number, Left())
     hand.turn()
     assert hand.state() == ("retired", "stop")
 
@@ -290,7 +309,7 @@ def test_a_database_outage_is_not_measured_as_a_slow_stop(hand: Hand) -> None:
     hand.agent._deadline = float("inf")
     hand.away = True
     hand.turns(28)
-    hand.end(number, "left", "pause")
+    hand.end(number, Left())
     hand.turn(0.1)
     hand.turns(60)
     hand.away = False
@@ -314,7 +333,7 @@ def test_a_message_that_is_never_completed_does_not_stop_the_worker(hand: Hand) 
     hand.rank(first)._socket.sendall(b"\0\0\1\0[half of")
     for _ in range(3):
         hand.turn()  # does not return if the worker waits for the rest
-    hand.say(second, "report", value=0.5, step=0, trained=1.0)
+    hand.say(second, Reported(0.5, 0, 1.0))
     hand.turn()
     assert [report.number for report in hand.table.reports()] == [second]
 
@@ -325,19 +344,12 @@ _VALUES = st.recursive(
     | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
-_FACTS = ("start", "position", "trained", "last_step", "batch", "pausable", "slots", "reason",
-          "value", "step", "path", "size", "checksum", "why", "name")  # fmt: skip
-_TOLD = ("progress", "horizon", "even", "limit", "pausable", "report", "checkpoint", "warm",
-         "obeys", "waiting", "leaving", "unsaved", "regime", "unknown")  # fmt: skip
-_MESSAGES = (
-    st.tuples(st.just("tell"), st.sampled_from(_TOLD),
-              st.dictionaries(st.sampled_from(_FACTS), _VALUES, max_size=6))
-    | st.tuples(st.just("ask"), _VALUES, st.sampled_from(
-        ["directive", "suggest_float", "suggest_categorical", "set_user_attr", "set_constraint",
-         "params", "study"]), _VALUES, _VALUES)
-    | st.tuples(st.just("end"), st.sampled_from(["result", "left", "pruned", "error"]), _VALUES)
-    | _VALUES
-)  # fmt: skip
+#: Messages of any kind with any values, as a rank with other code may send them.
+_MESSAGES = st.builds(
+    lambda kind, values: b'{"%s": %s}' % (kind.encode(), packed(values)),
+    st.sampled_from([*MESSAGES, "Unknown"]),
+    st.lists(_VALUES, max_size=5),
+) | _VALUES.map(packed)
 
 
 @given(messages=st.lists(_MESSAGES, min_size=1, max_size=4))
@@ -354,7 +366,7 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
         hand = Hand(clock, folder)
         first, second = hand.started(), hand.started()
         for message in messages:
-            hand.rank(first).send(message)
+            hand.rank(first).send_bytes(message)
             hand.turn()
             [rank] = hand.agent._gangs[first].ranks
             if killed or rank.end_message is not None:
@@ -365,7 +377,7 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
                     break
                 if hand.state(first)[0] != "running":  # else it goes on in a new segment
                     first = hand.started()
-        hand.say(second, "report", value=0.5, step=1, trained=1.0)
+        hand.say(second, Reported(0.5, 1, 1.0))
         hand.turn()
         assert [row.step for row in hand.table.reports() if row.number == second] == [1]
         assert hand.state(second) == ("running", None)
@@ -385,7 +397,7 @@ def test_an_answer_that_is_too_large_is_an_error_of_its_call(hand: Hand) -> None
 
 def test_a_start_up_takes_no_negative_time(hand: Hand) -> None:
     number = hand.started()
-    hand.say(number, "progress", start=0.0, position=1.0, trained=1e6)
+    hand.say(number, Advanced(0.0, 1.0, 1000000.0))
     hand.turn()
     assert hand.agent._gangs[number].progress.startup == 0.0
 
@@ -393,10 +405,10 @@ def test_a_start_up_takes_no_negative_time(hand: Hand) -> None:
 @pytest.mark.parametrize("method", ["study", "_trial_id", "__class__", "storage"])
 def test_a_rank_can_ask_for_nothing_but_what_a_trial_offers(hand: Hand, method: str) -> None:
     number = hand.started()
-    hand.rank(number).send(("ask", 7, method, (), {}))
+    hand.rank(number).send(Question(7, method, (), {}))
     hand.turn()
-    answers = [one for one in hand.heard(number) if one[0] == "answer"]
-    assert [(good, type(value)) for _, _, good, value in answers] == [(False, AttributeError)]
+    answers = [one for one in hand.heard(number) if isinstance(one, Answered)]
+    assert [(one.good, type(one.value)) for one in answers] == [(False, AttributeError)]
 
 
 def test_a_message_that_is_too_large_ends_its_trial_alone(hand: Hand) -> None:
@@ -422,10 +434,10 @@ def _send_until_closed(pipe: Any, content: bytes) -> None:
 
 
 def test_a_value_that_is_too_large_is_an_error_of_the_objective() -> None:
-    message = ("ask", 1, "set_user_attr", ("notes", "x" * MAX_MESSAGE), {})
+    message = Question(1, "set_user_attr", ("notes", "x" * MAX_MESSAGE), {})
     with pytest.raises(ValueError, match=r"set_user_attr got 4\.0 MiB, .*: save large values"):
         packed(message, "set_user_attr")
-    assert len(packed(("tell", "progress", {}), "progress")) < 100
+    assert len(packed(Waits())) < 100
 
 
 def test_a_rank_forked_as_the_fork_server_dies_can_end(hand: Hand) -> None:
@@ -441,7 +453,7 @@ def test_a_rank_forked_as_the_fork_server_dies_can_end(hand: Hand) -> None:
     loop._watchdog.check = fork_and_die  # type: ignore[method-assign]
     loop.replace_dead(hand.agent._all_gangs)
     loop._watchdog.check = lambda: True  # type: ignore[method-assign]
-    server.ranks[0, 1, 0].send(("end", "result", 0.5))
+    server.ranks[0, 1, 0].send(Returned(0.5))
     server.ranks[0, 1, 0].close()
     hand.turns(5)
     assert hand.state() == ("complete", "complete")
@@ -467,7 +479,7 @@ def test_a_fork_server_that_hangs_is_replaced(hand: Hand) -> None:
     hand.plan(number)
     hand.turns(15)
     assert hand.fork_server is not hung and hand.outcomes() == ["died", None]
-    hand.end(number, "result", 0.5)
+    hand.end(number, Returned(0.5))
     hand.turn()
     assert hand.state() == ("complete", "complete")
 
@@ -502,7 +514,7 @@ def test_the_sampler_sees_each_trial_that_has_ended(sampled: Hand, sampler: Watc
         number = sampled.started()
         assert 0.0 <= sampled.ask(number, "suggest_float", "x", 0.0, 1.0) <= 1.0
         sampled.study.tell(number, 0.5)
-        sampled.end(number, "result", 0.5)
+        sampled.end(number, Returned(0.5))
         sampled.turn()
     assert sampler.ended == [0, 1, 2]
 
@@ -562,8 +574,8 @@ def test_a_report_that_is_heard_just_before_the_release_is_written(
     number = hand.started()
     gang = hand.agent._gangs[number]
     gang.ranks[0].exit_code = 0
-    hand.say(number, "report", value=0.5, step=7, trained=1.0)
-    hand.rank(number).send(("end", "result", 0.5))
+    hand.say(number, Reported(0.5, 7, 1.0))
+    hand.rank(number).send(Returned(0.5))
     hand.rank(number).close()
     real = type(gang.pending_writes).__bool__
 
@@ -584,7 +596,7 @@ def test_a_frozen_rank_does_not_stop_the_renewal_of_leases(hand: Hand) -> None:
     gang = hand.agent._gangs[hand.started()]
     for moment in range(5000):  # a blocked write would not end
         gang.extend_trust(2000.0 + moment)
-    assert hand.rank(0).recv()[0] == "trust"
+    assert isinstance(hand.rank(0).recv(), Trusted)
 
 
 def test_slots_that_are_offered_again_are_not_trusted_for_longer(hand: Hand) -> None:
@@ -599,9 +611,9 @@ def test_rank_0_says_how_a_gang_over_two_hosts_ended() -> None:
     gang = Gang(Grant(0, 0, 1, ((1, 1),), ("cpu:0",), (part,)), 0, 0.0)
     for index, value in ((1, None), (0, 0.9)):  # the remote rank is known first
         rank = Rank(index, None, remote=index == 1, orphaned=True, closed=True)
-        rank.end_message = ("result", value)
+        rank.end_message = Returned(value)
         gang.ranks.append(rank)
-    outcome = decide_outcome(gang)
+    outcome = decide_outcome(gang.ending())
     assert (outcome.state, outcome.value) == ("complete", 0.9)
 
 
@@ -621,9 +633,9 @@ def test_an_error_of_its_own_counts_before_that_of_a_rank_that_lost_its_peer() -
     lines = ("MemoryError: no room", "RuntimeError: Connection reset by peer")
     for index, (line, heard) in enumerate(zip(lines, (2.0, 1.0), strict=True)):
         rank = Rank(index, None, orphaned=True, closed=True)
-        rank.end_message, rank.end_message_at = ("error", (line, "")), heard
+        rank.end_message, rank.end_message_at = Raised(line, ""), heard
         gang.ranks.append(rank)
-    assert gang.end_message() == ("error", (lines[0], ""))
+    assert gang.ending().end == Raised(lines[0], "")
 
 
 def test_an_idle_worker_soon_leaves_a_database_that_is_away(hand: Hand) -> None:
@@ -674,10 +686,10 @@ def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
     assert list(member.fork_server.ranks) == [(0, 1, 1)]
     ours, far = channel_pair()
     assert leader.agent._gangs[number].attach_remote_rank(1, ours)
-    leader.say(number, "report", value=0.5, step=0, trained=1.0)
-    far.send(("end", "result", None))
+    leader.say(number, Reported(0.5, 0, 1.0))
+    far.send(Returned(None))
     far.close()
-    leader.end(number, "result", 0.5)
+    leader.end(number, Returned(0.5))
     leader.turn()
     assert leader.steps() == [0] and leader.state() == ("complete", "complete")
     member.rank(number, 1).close()
@@ -695,8 +707,8 @@ def test_a_member_that_leaves_tells_the_leader(gang_of_two: tuple[Hand, Hand, in
     member.heard(number, 1)
     member.agent.leave("asked to leave")
     member.turn()
-    assert member.heard(number, 1) == [("pass on", "leaving", {"why": "asked to leave"})]
-    leader.say(number, "leaving", why="asked to leave")
+    assert member.heard(number, 1) == [PassOn(Leaves("asked to leave"))]
+    leader.say(number, Leaves("asked to leave"))
     leader.turn()
     assert [directive.kind.value for directive in leader.directives(number)] == ["pause"]
 
@@ -712,7 +724,7 @@ def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:
     hand.agent._sweeper.sweep = lambda _, gone: swept.extend(gone)  # type: ignore[method-assign]
     gang.inbox._sweep = hand.agent._sweeper.sweep  # type: ignore[union-attr]
     hand.table.add_checkpoint = lambda *_, **__: [kept, kept.with_name("1-1.ckpt")]  # type: ignore[method-assign]
-    hand.say(number, "checkpoint", path=str(kept), step=1, value=0.5, size=1, checksum="a")
+    hand.say(number, Saved(str(kept), 1, 0.5, 1, "a"))
     hand.turn()
     assert [path.name for path in swept] == ["1-1.ckpt"]
 
@@ -720,7 +732,7 @@ def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:
 def test_a_rank_learns_that_a_plan_has_seen_its_report(hand: Hand) -> None:
     number = hand.started()
     before = hand.clock.now
-    hand.say(number, "report", value=0.5, step=3, trained=1.0)
+    hand.say(number, Reported(0.5, 3, 1.0))
     hand.turn()
     hand.agent.plan_made(before, {number: 9})  # it began to read before the report was stored
     hand.look()
@@ -729,7 +741,7 @@ def test_a_rank_learns_that_a_plan_has_seen_its_report(hand: Hand) -> None:
     hand.agent.plan_made(hand.clock(), {number: 9})
     hand.look()
     hand.turn()
-    assert planned(hand, number) == [("planned", 3, 9)]
+    assert planned(hand, number) == [Planned(3, 9)]
     hand.agent.plan_made(hand.clock(), {number: 9})
     hand.look()
     hand.turn()
@@ -738,16 +750,16 @@ def test_a_rank_learns_that_a_plan_has_seen_its_report(hand: Hand) -> None:
 
 def test_the_directive_of_a_plan_comes_before_the_message_of_the_plan(hand: Hand) -> None:
     number = hand.started()
-    hand.say(number, "report", value=0.5, step=3, trained=1.0)
+    hand.say(number, Reported(0.5, 3, 1.0))
     hand.turn()
     hand.plan(number, "pause")
     hand.agent.plan_made(hand.clock(), {})
     hand.turn()
-    assert [message[0] for message in hand.heard(number)][-2:] == ["directive", "planned"]
+    assert [type(message) for message in hand.heard(number)][-2:] == [Directed, Planned]
 
 
 def planned(hand: Hand, number: int) -> list[tuple[Any, ...]]:
-    return [message for message in hand.heard(number) if message[0] == "planned"]
+    return [message for message in hand.heard(number) if isinstance(message, Planned)]
 
 
 def test_a_worker_that_was_stopped_over_its_deadline_asks_the_database_before_it_gives_up(

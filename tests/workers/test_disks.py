@@ -15,6 +15,7 @@ from tables import table_of, wait_until
 
 from optuna_deadline.checkpoints.files import checksum, intact
 from optuna_deadline.elastic import agree
+from optuna_deadline.rank.messages import NotSaved, Saved
 from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.study.terms import Given
 
@@ -42,11 +43,11 @@ def test_a_full_disk_is_told_and_leaves_the_file_before(tmp_path: Path) -> None:
     assert rank.save(write("one"), step=1, name="one.ckpt") is not None
     assert rank.save(full, step=2, name="two.ckpt") is None
     assert rank.save(write("three"), step=3) is not None
-    assert [what for what, _ in ear.heard] == ["checkpoint", "unsaved", "checkpoint"]
-    assert ear.heard[1][1]["why"] == "[Errno 28] No space left on device"
-    for what, facts in ear.heard:
-        if what == "checkpoint":
-            assert checksum(Path(facts["path"])) == facts["checksum"]
+    assert [type(message) for message in ear.heard] == [Saved, NotSaved, Saved]
+    assert ear.heard[1].why == "[Errno 28] No space left on device"
+    for message in ear.heard:
+        if isinstance(message, Saved):
+            assert checksum(Path(message.path)) == message.checksum
     assert len(list((tmp_path / "trial-3").iterdir())) == 2, "nothing is left of the second"
 
 
@@ -54,8 +55,8 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     ear = Ear()
     assert segment(tmp_path / "file" / "trial-3", ear).save(write("one"), step=1) is None
-    [(what, facts)] = ear.heard
-    assert what == "unsaved" and "file" in facts["why"]
+    [message] = ear.heard
+    assert isinstance(message, NotSaved) and "file" in message.why
 
 
 def test_a_store_that_refuses_is_told(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_a_store_that_refuses_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     rank = segment(tmp_path / "here", ear, refusing)
     assert rank.save(write("one"), step=1, name="one.ckpt") is None
-    assert [what for what, _ in ear.heard] == ["unsaved"]
+    assert [type(message) for message in ear.heard] == [NotSaved]
 
 
 def test_what_is_wrong_with_the_state_is_the_objectives_own(tmp_path: Path) -> None:

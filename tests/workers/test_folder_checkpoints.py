@@ -12,6 +12,7 @@ from left_segments import Ear
 from optuna_deadline.checkpoints.restore import CheckpointFolders, CheckpointSweeper
 from optuna_deadline.checkpoints.storage import loading_code
 from optuna_deadline.fits import begin_fit
+from optuna_deadline.rank.messages import NotSaved, Saved
 from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.segments import Segment, WholeTrial
 
@@ -59,10 +60,10 @@ def test_a_saved_folder_is_there_in_the_next_segment_of_every_rank(
         fill(folder)
         expected = content(folder)
     assert not folder.exists(), "the working folder is deleted"
-    [(what, facts)] = ear.heard
-    assert what == "checkpoint" and (facts["step"], facts["value"]) == (4, 0.5)
+    [saved] = ear.heard
+    assert isinstance(saved, Saved) and (saved.step, saved.value) == (4, 0.5)
     for rank in range(2):
-        next_: Any = segment(tmp_path, Ear(), Path(facts["path"]), rank=rank, fence=3)
+        next_: Any = segment(tmp_path, Ear(), Path(saved.path), rank=rank, fence=3)
         next_ = next_ if fit is None else begin_fit(Trial(next_), fit)
         found = content(next_.resume_dir())
         assert {name: text for name, text in found.items() if "fits" not in name} == expected
@@ -89,7 +90,7 @@ def test_a_full_disk_is_told_and_the_trial_continues(tmp_path: Path) -> None:
     ear = Ear()
     with segment(tmp_path, ear).save_dir(step=4):
         raise OSError(28, "No space left on device")
-    assert [what for what, _ in ear.heard] == ["unsaved"]
+    assert [type(message) for message in ear.heard] == [NotSaved]
     assert [*(tmp_path / "trial-3").iterdir()] == []
 
 
@@ -98,7 +99,7 @@ def test_a_disk_without_the_folder_is_told(tmp_path: Path) -> None:
     ear = Ear()
     with segment(tmp_path, ear).save_dir(step=4) as folder:
         fill(folder)
-    assert [what for what, _ in ear.heard] == ["unsaved"]
+    assert [type(message) for message in ear.heard] == [NotSaved]
     assert not folder.exists()
 
 
@@ -116,7 +117,7 @@ def test_workers_delete_the_folders_that_a_segment_has_left(tmp_path: Path) -> N
     killed.__enter__()  # and never left
     with segment(tmp_path, ear, fence=1).save_dir(step=4) as folder:
         fill(folder)
-    segment(tmp_path, ear, Path(ear.heard[0][1]["path"])).resume_dir()
+    segment(tmp_path, ear, Path(ear.heard[0].path)).resume_dir()
     mine = tmp_path / "trial-3" / "predictions"
     mine.mkdir()
     sweeper = CheckpointSweeper(CheckpointFolders(tmp_path))
@@ -133,5 +134,5 @@ def test_the_line_that_loads_a_folder_unpacks_it(
         fill(folder)
         expected = content(folder)
     monkeypatch.chdir(tmp_path)
-    exec(loading_code(Path(ear.heard[0][1]["path"])), {"zipfile": zipfile})
+    exec(loading_code(Path(ear.heard[0].path)), {"zipfile": zipfile})
     assert content(tmp_path / "checkpoint") == expected

@@ -10,10 +10,11 @@ import pytest
 
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.rank.messages import End, Raised, Waits
 from optuna_deadline.worker import segment as gangs
-from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdict import decide_outcome
 
 
 class Ear:
@@ -51,7 +52,7 @@ def make(clock: Clock, patience: float = 60.0, ranks: int = 2) -> Gang:
 def speak(gang: Gang, clock: Clock, after: float) -> None:
     clock.now += after
     gang.progress.position = 1.0
-    gang.receive(gang.ranks[0], ("tell", "progress", {}))
+    gang.receive(gang.ranks[0], Waits())
 
 
 def silent(gang: Gang, clock: Clock, seconds: float) -> bool:
@@ -93,8 +94,8 @@ def test_a_rank_that_hangs_does_not_hold_a_leaving_worker_for_longer_than_15_sec
     assert not overdue(gang, clock, 1.0), "said once"
     assert (
         gang.overdue
-        and decide_outcome(gang).state == "paused"
-        and decide_outcome(gang).failures == 0
+        and decide_outcome(gang.ending()).state == "paused"
+        and decide_outcome(gang.ending()).failures == 0
     )
 
 
@@ -116,7 +117,7 @@ def test_a_slow_step_or_a_slow_save_is_waited_for_when_a_worker_leaves(clock: Cl
     assert not overdue(gang, clock, 130.0) and overdue(gang, clock, 6.0)
 
 
-def ended(*ends: tuple[str, Any] | None, exit_code: int = -9) -> Gang:
+def ended(*ends: End | None, exit_code: int = -9) -> Gang:
     gang = make(Clock(), ranks=len(ends))  # type: ignore[arg-type]
     for rank, end in zip(gang.ranks, ends, strict=True):
         rank.end_message, rank.exit_code = end, 0 if end else exit_code
@@ -130,33 +131,33 @@ def test_memory_may_be_there_the_next_time() -> None:
         "RuntimeError: [enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate"
         " memory: you tried to allocate 9 bytes.",
     ):
-        gang = ended(("error", (line, "trace")))
-        verdict = decide_outcome(gang)
+        gang = ended(Raised(line, "trace"))
+        verdict = decide_outcome(gang.ending())
         assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "died", 1)
         assert "out of memory" in verdict.log_message and verdict.log_message.endswith(
             "it resumes"
         )
         gang.failures = 2
-        assert decide_outcome(gang).state == "failed"
-    assert decide_outcome(ended(("error", ("ValueError: nothing", "trace")))).state == "failed"
+        assert decide_outcome(gang.ending()).state == "failed"
+    assert decide_outcome(ended(Raised("ValueError: nothing", "trace")).ending()).state == "failed"
 
 
 def test_who_failed_first_is_the_cause_and_the_others_are_its_victims() -> None:
-    victim = ("error", ("RuntimeError: Connection closed by peer", "trace"))
-    gang = ended(victim, ("error", ("MemoryError: no room", "trace")))
+    victim = Raised("RuntimeError: Connection closed by peer", "trace")
+    gang = ended(victim, Raised("MemoryError: no room", "trace"))
     gang.ranks[0].end_message_at, gang.ranks[1].end_message_at = (
         time.monotonic() + 1,
         time.monotonic(),
     )
-    assert "no room" in decide_outcome(gang).log_message
-    assert "SIGKILL" in decide_outcome(ended(victim, None)).log_message
+    assert "no room" in decide_outcome(gang.ending()).log_message
+    assert "SIGKILL" in decide_outcome(ended(victim, None).ending()).log_message
 
 
 def test_a_port_that_was_taken_meanwhile_is_nobodys_fault() -> None:
     words = "DistNetworkError: port: 3, name: EADDRINUSE, message: address already in use"
-    gang = ended(("error", (words, "trace")), ("error", (words, "trace")))
+    gang = ended(Raised(words, "trace"), Raised(words, "trace"))
     gang.failures = 2
-    verdict = decide_outcome(gang)
+    verdict = decide_outcome(gang.ending())
     assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "port", 2)
 
 

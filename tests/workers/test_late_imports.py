@@ -12,6 +12,7 @@ import pytest
 from tables import wait_until
 
 from optuna_deadline.rank.fork_server import ForkServer
+from optuna_deadline.rank.messages import Returned
 from optuna_deadline.rank.objective import source_of
 from optuna_deadline.rank.process import LocalRank, RankSpec
 
@@ -71,10 +72,10 @@ def known_at_start(server: ForkServer, folder: Path) -> bool:
         direction="minimize", trusted_until=time.monotonic() + 60, grace=1.0,
     )  # fmt: skip
     link = server.fork((0, 1, 0), spec)
-    kind, how, value = link.recv()
+    end = link.recv()
     link.close()
-    assert (kind, how) == ("end", "result"), value
-    return bool(value)
+    assert isinstance(end, Returned), end
+    return bool(end.value)
 
 
 def test_a_later_rank_has_what_an_earlier_one_has_imported(tmp_path: Path) -> None:

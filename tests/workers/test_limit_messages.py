@@ -16,14 +16,15 @@ from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.messages import Left, Message
 from optuna_deadline.rank.trial import RankSegment
 from optuna_deadline.segments import SegmentEnd, WholeTrial
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outage import Outage
-from optuna_deadline.worker.outbox import decide_outcome
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.sampling import TrialSampler
 from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdict import decide_outcome
 
 
 def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
@@ -44,10 +45,10 @@ def two_ranks(folder: Path) -> tuple[MemoryTable, Gang, list[RankSegment]]:
     for index in range(2):
         rank = Rank(index, None)
 
-        def tell(what: str, rank: Rank = rank, **facts: Any) -> None:
-            gang.receive(rank, ("tell", what, facts))
+        def send(message: Message, rank: Rank = rank) -> None:
+            gang.receive(rank, message)
 
-        link = SimpleNamespace(notify=tell, newest=KEEP)
+        link = SimpleNamespace(send=send, newest=KEEP)
         segments.append(
             RankSegment(
                 cast(Link, link),
@@ -94,10 +95,10 @@ def test_a_gang_that_leaves_by_itself_for_its_limit_goes_on_later(tmp_path: Path
     _, gang, segments = two_ranks(tmp_path)
     segments[1].limit_slots(1, "its batches are whole")
     for segment, rank in zip(segments, gang.ranks, strict=True):
-        with pytest.raises(SegmentEnd) as end:
+        with pytest.raises(SegmentEnd):
             segment.leave()
-        gang.receive(rank, ("end", "left", end.value.directive.kind.value))
-    verdict = decide_outcome(gang)
+        gang.receive(rank, Left())
+    verdict = decide_outcome(gang.ending())
     assert (verdict.state, verdict.end_reason) == ("paused", "limit")
 
 

@@ -15,6 +15,17 @@ import pytest
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.channel import Channel, channel_pair
 from optuna_deadline.rank.link import LEASE_EXPIRED_EXIT_CODE, Link
+from optuna_deadline.rank.messages import (
+    Directed,
+    Leaves,
+    Message,
+    PassOn,
+    Planned,
+    Raised,
+    Reported,
+    Resumed,
+    Trusted,
+)
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 pytestmark = pytest.mark.slow
@@ -69,10 +80,10 @@ def test_it_ends_with_its_trust(fork: Fork) -> None:
 
 def test_it_goes_on_while_trust_is_renewed(fork: Fork) -> None:
     process, ours = fork(2.0)
-    ours.send(("trust", time.monotonic() + 60))
+    ours.send(Trusted(time.monotonic() + 60))
     process.join(3)
     assert process.exitcode is None
-    ours.send(("trust", 0.0))
+    ours.send(Trusted(0.0))
     process.join(5)
     assert process.exitcode == LEASE_EXPIRED_EXIT_CODE
 
@@ -84,7 +95,7 @@ def test_frozen_until_its_slots_are_somebody_elses_it_does_nothing_more(
     ours.recv()
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(1.2)
-    ours.send(("trust", time.monotonic() + 60))  # too late
+    ours.send(Trusted(time.monotonic() + 60))  # too late
     before = work.value
     os.kill(process.pid, signal.SIGCONT)
     process.join(5)
@@ -97,20 +108,18 @@ def follower(raw: Channel, leader: Channel) -> None:
     link.connect_leader(leader)
     raw.send(("connected",))
     while True:
-        link.notify("newest", kind=link.newest.kind.value)
+        link.send(Raised(link.newest.kind.value, ""))
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    "message", [("trust", 1e9), ("pass on", "leaving", {"why": "x"}), ("wake", 7, ())]
-)
+@pytest.mark.parametrize("message", [Trusted(1e9), PassOn(Leaves("x")), Resumed(7, ())])
 def test_a_leader_on_another_host_does_not_stand_in_for_the_worker(message: Any) -> None:
     (ours, theirs), (leader, of_rank) = channel_pair(), channel_pair()
     process = _CONTEXT.Process(target=follower, args=(theirs, of_rank), daemon=True)
     process.start()
     assert ours.recv() == ("connected",)
-    leader.send(("directive", Directive(Kind.PAUSE, "asked", 1)))
-    while leader.recv() != ("tell", "newest", {"kind": "pause"}):
+    leader.send(Directed(Directive(Kind.PAUSE, "asked", 1)))
+    while leader.recv() != Raised("pause", ""):
         pass
     leader.send(message)
     process.join(20)
@@ -147,30 +156,30 @@ def report_twice(raw: Channel, folder: str) -> None:
     for step in (3, 4):
         trial.report(0.5, step)
         kinds.append(segment.directive().kind.value)
-    link.send_end("left", f"{kinds} {waits}")
+    link.send_end(Raised(f"{kinds} {waits}", ""))
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (("planned", 3, 9), "['keep', 'keep'] []"),
-        (("planned", 3, 4), "['keep', 'keep'] [4]"),
-        (("directive", Directive(Kind.PAUSE, "below its rung")), "['pause', 'pause'] [4]"),
+        (Planned(3, 9), "['keep', 'keep'] []"),
+        (Planned(3, 4), "['keep', 'keep'] [4]"),
+        (Directed(Directive(Kind.PAUSE, "below its rung")), "['pause', 'pause'] [4]"),
     ],
     ids=["no look before step 9", "a look at each step", "a pause"],
 )
 def test_after_a_report_the_directive_is_that_of_a_plan_with_it(
-    tmp_path: Path, answer: tuple[Any, ...], expected: str
+    tmp_path: Path, answer: Message, expected: str
 ) -> None:
     ours, theirs = channel_pair()
     process = _CONTEXT.Process(target=report_twice, args=(theirs, str(tmp_path)))
     process.start()
     theirs.close()
-    while (message := ours.recv())[1] != "report":
+    while not isinstance(ours.recv(), Reported):
         pass
     ours.send(answer)
-    while (message := ours.recv())[0] != "end":
+    while not isinstance(end := ours.recv(), Raised):
         pass
-    assert message == ("end", "left", expected)
+    assert end.line == expected
     ours.close()
     process.join()

@@ -25,8 +25,19 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.channel import channel_pair
+from optuna_deadline.rank.encoding import as_data, packed, restored_choice, unpacked
 from optuna_deadline.rank.link import Link
-from optuna_deadline.rank.messages import as_data, packed, restored_choice, unpacked
+from optuna_deadline.rank.messages import (
+    Answered,
+    Directed,
+    LastStep,
+    Leaves,
+    Message,
+    PassOn,
+    Question,
+    Reported,
+    Trusted,
+)
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 
 
@@ -43,10 +54,10 @@ class Recorder:
     """A link that keeps what is said."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.said: list[Message] = []
 
-    def notify(self, what: str, **_: Any) -> None:
-        self.said.append(what)
+    def send(self, message: Message) -> None:
+        self.said.append(message)
 
 
 def segment_of(link: Any, folder: Path) -> RankSegment:
@@ -107,11 +118,11 @@ def test_that_a_worker_leaves_is_said_once_the_rank_reaches_its_leader() -> None
     process = context.Process(target=_pass_on_and_connect, args=(theirs, far, connected))
     process.start()
     try:
-        ours.send(("pass on", "leaving", {"why": "asked to leave"}))
-        ours.send(("trust", time.monotonic() + 100))
+        ours.send(PassOn(Leaves("asked to leave")))
+        ours.send(Trusted(time.monotonic() + 100))
         connected.set()
         assert leader.poll(20)
-        assert leader.recv() == ("tell", "leaving", {"why": "asked to leave"})
+        assert leader.recv() == Leaves("asked to leave")
         assert not ours.poll()
     finally:
         process.kill()
@@ -126,12 +137,12 @@ class Payload:
 
 
 MESSAGES: list[Any] = [
-    ("ask", 1, "suggest_categorical", ("x", (1, 2.5, None, True, "é\ud800")), {"a": [1, ()]}),
-    ("answer", 1, True, {3: {"low": math.inf}, "b": -0.0, "big": 2**70}),
-    ("answer", 2, True, datetime(2026, 1, 2, 3, 4, 5, 6)),
-    ("answer", 3, True, {"lr": FloatDistribution(1e-4, 1.0, log=True)}),
-    ("directive", Directive(Kind.STOP, "why", 3, True, False)),
-    ("tell", "report", {"value": 0.1 + 0.2, "step": 3, "trained": 1e-300}),
+    Question(1, "suggest_categorical", ("x", (1, 2.5, None, True, "é\ud800")), {"a": [1, ()]}),
+    Answered(1, True, {3: {"low": math.inf}, "b": -0.0, "big": 2**70}),
+    Answered(2, True, datetime(2026, 1, 2, 3, 4, 5, 6)),
+    Answered(3, True, {"lr": FloatDistribution(0.0001, 1.0, log=True)}),
+    Directed(Directive(Kind.STOP, "why", 3, True, False)),
+    Reported(0.1 + 0.2, 3, 1e-300),
 ]
 
 
@@ -152,7 +163,7 @@ def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
     ],
 )
 def test_an_error_arrives_as_one_that_every_process_has(error: Any, there: Any) -> None:
-    found = unpacked(packed(("answer", 1, False, error), "x"))[3]
+    found = unpacked(packed(Answered(1, False, error))).value
     if there is RuntimeError:
         assert type(found) is RuntimeError
     else:
@@ -164,7 +175,8 @@ def test_an_error_arrives_as_one_that_every_process_has(error: Any, there: Any) 
     [
         pickle.dumps(Payload()), b"", b"\xff", b"{}", b'{"dict": 3}', b'{"os": "system"}',
         b'{"directive": ["keep"]}', b'{"time": 3}', b'{"tuple": [], "list": []}',
-        b'{"distribution": "{}"}', b"[" * 100_000, b'{"dict": [[[], 1]]}',
+        b'{"distribution": "{}"}', b'{"Reported": [0.5]}', b'{"LastStep": ["3"]}',
+        b'{"Limited": [0, "x"]}', b'{"Message": [1]}', b"[" * 100_000, b'{"dict": [[[], 1]]}',
     ],
 )  # fmt: skip
 def test_what_is_no_message_is_a_value_error_and_runs_nothing(content: bytes) -> None:
@@ -177,10 +189,10 @@ def test_a_wait_sees_each_message_that_was_not_read() -> None:
     """A rank may send its first request together with its greeting."""
     ours, theirs = channel_pair()
     for number in range(3):
-        theirs.send(("tell", "horizon", {"last_step": number}))
+        theirs.send(LastStep(number))
     for number in range(3):
         assert wait([ours], 5) == [ours]
-        assert ours.recv() == ("tell", "horizon", {"last_step": number})
+        assert ours.recv() == LastStep(number)
     assert not wait([ours], 0) and not ours.poll()
 
 
@@ -190,7 +202,7 @@ def test_a_wait_sees_each_message_that_was_not_read() -> None:
     | st.dictionaries(st.text() | st.integers(), inner),
 ))  # fmt: skip
 def test_any_plain_data_arrives_as_it_was_sent(data: Any) -> None:
-    assert unpacked(packed(("tell", "x", {"data": data}), "x"))[2]["data"] == data
+    assert unpacked(packed(Answered(1, True, data))).value == data
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode) | st.builds(

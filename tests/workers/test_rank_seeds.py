@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from optuna_deadline.rank.channel import channel_pair
+from optuna_deadline.rank.messages import Returned
 from optuna_deadline.rank.process import LocalRank, RankSpec, run_rank
 
 torch = pytest.importorskip("torch")
@@ -48,11 +49,11 @@ def held_out(folder: Path, number: int, fence: int = 1, rank: int = 0) -> float:
     process = _CONTEXT.Process(target=run_rank, args=(theirs, spec, splits))
     process.start()
     theirs.close()
-    message = ours.recv()
-    assert message[:2] == ("end", "result"), message
+    end = ours.recv()
+    assert isinstance(end, Returned), end
     ours.close()
     process.join()
-    return float(message[2])
+    return float(end.value)
 
 
 def test_a_split_in_the_objective_is_the_same_in_each_segment_and_slot(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ from optuna_deadline.allocation.records import GangPart, Grant
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank import rendezvous
 from optuna_deadline.rank.channel import Channel
+from optuna_deadline.rank.messages import Advanced, EndHeard, LastStep, Left, Welcome
 from optuna_deadline.rank.rendezvous import RankServer, connect_to_leader
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.verdict import Absent, CutOff
 
 Guests = queue.SimpleQueue[tuple[int, int, int, Any]]
 
@@ -49,10 +51,10 @@ def test_who_has_the_key_is_let_in_and_heard(reception: RankServer, guests: Gues
     far = connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
     *who, near = guests.get(timeout=5)
     assert who == [0, 3, 1]
-    far.send(("tell", "progress", {}))
-    assert near.recv() == ("tell", "progress", {})
-    near.send(("bye",))
-    assert far.recv() == ("bye",)
+    far.send(Advanced(0.0, 1.0, 2.0))
+    assert near.recv() == Advanced(0.0, 1.0, 2.0)
+    near.send(EndHeard())
+    assert far.recv() == EndHeard()
     near.shut_down()
     with pytest.raises(EOFError):
         far.recv()
@@ -92,7 +94,7 @@ def test_a_changed_repeated_or_dropped_message_ends_the_connection(
         sent: list[bytes] = []
         wire, far._socket = far._socket, SimpleNamespace(sendall=sent.append)  # type: ignore[assignment]
         for step in range(3):
-            far.send(("tell", "horizon", {"last_step": step}))
+            far.send(LastStep(step))
         if tampering == "changed":
             sent[0] = sent[0].replace(b"0", b"9")
         elif tampering == "repeated":
@@ -131,8 +133,8 @@ def test_a_rank_that_comes_late_hears_what_was_directed_before(
     far = connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
     near = guests.get(timeout=5)[3]
     assert crossing.attach_remote_rank(1, near)
-    kind, directive = far.recv()
-    assert (kind, directive.kind, directive.reason) == ("directive", Kind.PAUSE, "rest")
+    directive = far.recv().directive
+    assert (directive.kind, directive.reason) == (Kind.PAUSE, "rest")
     assert not crossing.attach_remote_rank(1, near) and not crossing.attach_remote_rank(0, near)
     assert not crossing.exited
 
@@ -143,7 +145,7 @@ def test_a_gang_whose_part_is_gone_expects_it_no_more() -> None:
     crossing.drop_member("c")
     assert not crossing.exited
     crossing.drop_member("b")
-    assert crossing.exited and crossing.end_message()[0] != "left"
+    assert crossing.exited and not isinstance(crossing.ending().end, Left)
     assert not crossing.attach_remote_rank(1, object())  # type: ignore[arg-type]
 
 
@@ -152,7 +154,7 @@ def test_a_cut_rank_is_told_from_one_that_never_came(
 ) -> None:
     crossing, absent = gang(), gang()
     for one in (crossing, absent):
-        one.ranks[0].end_message = ("left", "keep")
+        one.ranks[0].end_message = Left()
     connect_to_leader(reception.endpoint, 0, 3, 1, 5.0)
     assert crossing.attach_remote_rank(1, guests.get(timeout=5)[3])
     before = time.monotonic()
@@ -160,7 +162,7 @@ def test_a_cut_rank_is_told_from_one_that_never_came(
     absent.kill()
     assert crossing.remote_ranks_may_run and not absent.remote_ranks_may_run  # it never came
     crossing.ranks[1].closed = True  # as the switchboard hears it
-    assert crossing.end_message()[0] == "cut" and absent.end_message()[0] == "absent"
+    assert (crossing.ending().end, absent.ending().end) == (CutOff(), Absent())
     crossing.without_members = True
     assert not crossing.remote_ranks_may_run
     crossing.without_members, crossing.disconnected_at = False, before - 13
@@ -184,7 +186,7 @@ def test_a_peer_with_the_key_runs_no_code_before_it_is_admitted(
     end = reception.endpoint
     intruder = Channel(socket.create_connection((end.address, end.port)))
     rendezvous._authenticate(intruder, end.key, leads=False)
-    assert intruder.recv() == ("leader",)
+    assert intruder.recv() == Welcome()
     intruder.send_bytes(pickle.dumps(Payload(tmp_path / "touched")))
     with pytest.raises((EOFError, ConnectionError)):
         intruder.recv()

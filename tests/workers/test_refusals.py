@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,25 +12,30 @@ import pytest
 
 from optuna_deadline.allocation.records import Assignment, Grant
 from optuna_deadline.allocation.table.memory import MemoryTable
-from optuna_deadline.worker.outbox import Outbox, decide_outcome
+from optuna_deadline.rank.messages import End, Raised, Returned
+from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.rank_connection import Rank
-from optuna_deadline.worker.segment import Gang, SegmentOutcome
+from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.slot_health import SlotHealth
+from optuna_deadline.worker.verdict import (
+    RankEnding,
+    SegmentEnding,
+    SegmentOutcome,
+    decide_outcome,
+)
 from optuna_deadline.worker.warm_processes import WarmProcesses
 
-CRASH = ("error", ("ValueError: no", "Traceback"))
+CRASH = Raised("ValueError: no", "Traceback")
 
 
-def gang_of(*ends: tuple[str, Any] | None, exit_code: int = -9, stepped: bool = False) -> Gang:
-    """A gang whose ranks have ended so; None died of a signal."""
-    slots = tuple((slot, 1) for slot in range(len(ends)))
-    gang = Gang(Grant(0, 0, 1, slots, tuple("0" for _ in ends)), 0, 0.0)
-    for index, end in enumerate(ends):
-        code = exit_code if end is None else 0
-        gang.ranks.append(Rank(index, None, pid=1, end_message=end, closed=True, exit_code=code))
-    if stepped:
-        gang.progress.start, gang.progress.position = 4.0, 5.0
-    return gang
+def ending(*ends: End | None, exit_code: int = -9, stepped: bool = False) -> SegmentEnding:
+    """The ending of a segment whose ranks have ended so; None died of a signal."""
+    grant = Grant(0, 0, 1, tuple((slot, 1) for slot in range(len(ends))), ("0",) * len(ends))
+    ranks = [
+        RankEnding(index, end, exit_code=exit_code if end is None else 0)
+        for index, end in enumerate(ends)
+    ]
+    return SegmentEnding(grant, 0, tuple(ranks), stepped=stepped)
 
 
 def limit(verdict: SegmentOutcome) -> tuple[int, str] | None:
@@ -39,26 +45,23 @@ def limit(verdict: SegmentOutcome) -> tuple[int, str] | None:
 
 
 def test_a_first_crash_on_more_slots_than_before_goes_back_to_those() -> None:
-    gang = gang_of(CRASH, CRASH)
+    crashed = ending(CRASH, CRASH)
     for before, slots in ((0, 1), (1, 1)):
-        assert limit(decide_outcome(gang, lambda before=before: before)) == (
+        assert limit(decide_outcome(crashed, lambda before=before: before)) == (
             slots,
             "On 2 slots the objective raised ValueError: no.",
         )
-    assert decide_outcome(gang).log_message.endswith("Traceback"), (
+    assert decide_outcome(crashed).log_message.endswith("Traceback"), (
         "it is the user's own mistake perhaps"
     )
-    assert limit(decide_outcome(gang_of(CRASH, CRASH, CRASH, CRASH), lambda: 3))[0] == 3  # type: ignore[index]
+    assert limit(decide_outcome(ending(CRASH, CRASH, CRASH, CRASH), lambda: 3))[0] == 3  # type: ignore[index]
 
 
 def test_what_fails_where_it_has_trained_fails() -> None:
-    assert limit(decide_outcome(gang_of(CRASH), lambda: 0)) is None
-    assert limit(decide_outcome(gang_of(CRASH, CRASH), lambda: 2)) is None
-    assert limit(decide_outcome(gang_of(CRASH, CRASH, stepped=True), lambda: 1)) is None
-    assert (
-        limit(decide_outcome(gang_of(("result", float("nan")), ("result", 0.0)), lambda: 1))
-        is None
-    )
+    assert limit(decide_outcome(ending(CRASH), lambda: 0)) is None
+    assert limit(decide_outcome(ending(CRASH, CRASH), lambda: 2)) is None
+    assert limit(decide_outcome(ending(CRASH, CRASH, stepped=True), lambda: 1)) is None
+    assert limit(decide_outcome(ending(Returned(float("nan")), Returned(0.0)), lambda: 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -90,21 +93,21 @@ def test_what_fails_where_it_has_trained_fails() -> None:
 def test_what_is_refused_on_several_slots_goes_on_with_one(
     line: str, sentence: str, stepped: bool
 ) -> None:
-    refused = ("error", (line, "Traceback"))
+    refused = Raised(line, "Traceback")
     for ends in ((refused, refused), (refused, CRASH), (CRASH, refused), (None, refused)):
-        found = limit(decide_outcome(gang_of(*ends, stepped=stepped), lambda: 2))
+        found = limit(decide_outcome(ending(*ends, stepped=stepped), lambda: 2))
         assert found is not None and found[0] == 1 and sentence in found[1]
-    assert decide_outcome(gang_of(refused)).state == "failed", "on one slot as well"
+    assert decide_outcome(ending(refused)).state == "failed", "on one slot as well"
 
 
 def test_a_native_crash_is_one_and_a_kill_is_bad_luck_until_it_has_no_other_end() -> None:
-    crashed = decide_outcome(gang_of(None, None, exit_code=-signal.SIGSEGV), lambda: 1)
+    crashed = decide_outcome(ending(None, None, exit_code=-signal.SIGSEGV), lambda: 1)
     assert crashed.slot_limit is not None and crashed.slot_limit[0] == 1
     assert crashed.slot_limit[1].startswith("On 2 slots a rank died (signal 11)")
-    killed = gang_of(None, None)
+    killed = ending(None, None)
     verdict = decide_outcome(killed, lambda: 1)
     assert (verdict.state, verdict.end_reason, verdict.failures) == ("paused", "died", 1)
-    killed.failures = 2
+    killed = replace(killed, failures=2)
     assert limit(decide_outcome(killed, lambda: 1)) is not None
     assert decide_outcome(killed, lambda: 2).state == "failed"
 
@@ -120,11 +123,11 @@ def test_the_limit_is_on_the_table_before_the_slots_are_free(
     table.write_plan("me", term, [Assignment(0, "run", "me", 2, "test")])
     grant = table.acquire("me", 0, slots)
     assert grant is not None
-    gang = gang_of(CRASH, CRASH)
-    gang.grant, gang.inbox = (
-        grant,
-        cast(Any, SimpleNamespace(never_reported=True, store=None, copy_to_optuna=None)),
-    )
+    gang = Gang(grant, 0, 0.0)
+    gang.inbox = cast(Any, SimpleNamespace(never_reported=True, store=None, copy_to_optuna=None))
+    for index in range(2):
+        rank = Rank(index, None, pid=1, end_message=CRASH, closed=True, exit_code=0)
+        gang.ranks.append(rank)
     replanned: list[bool] = []
     writing = Outbox(
         table, "me", cast(WarmProcesses, None), lambda: replanned.append(True),

@@ -11,6 +11,7 @@ import pytest
 from by_hand import Hand, faked
 
 from optuna_deadline.allocation.records import Assignment
+from optuna_deadline.rank.messages import Advanced, Left, Limited, Pruned, Raised, Returned
 from optuna_deadline.worker.devices import Offer
 from optuna_deadline.worker.slot_health import FIRST_PAUSE
 
@@ -26,7 +27,7 @@ def hand(tmp_path: Path) -> Iterator[Hand]:
 
 def _train(hand: Hand, number: int, position: float = 1.0) -> None:
     """A trial trains a step."""
-    hand.say(number, "progress", start=0.0, position=position, trained=1.0)
+    hand.say(number, Advanced(0.0, position, 1.0))
     hand.turns(2)
 
 
@@ -36,7 +37,7 @@ def _again(hand: Hand, number: int) -> None:
 
 
 def _fail(hand: Hand, number: int, error: tuple[str, str] = LOST) -> tuple[str, str | None]:
-    hand.end(number, "error", error)
+    hand.end(number, Raised(*error))
     hand.turns(2)
     return hand.state(number)
 
@@ -58,7 +59,7 @@ def test_an_error_of_the_device_fails_no_trial_and_takes_the_slot_out_of_use(
     assert any("cpu:1 is out of use for 1 min" in line.getMessage() for line in caplog.records)
     _again(hand, bad)
     assert hand.state(bad) == ("paused", "slot"), "there is no free slot"
-    hand.end(good, "result", 0.5)
+    hand.end(good, Returned(0.5))
     hand.turns(2)
     _again(hand, bad)
     _train(hand, bad, 21.0)
@@ -98,7 +99,7 @@ def test_a_trial_that_has_trained_elsewhere_is_not_failed_at_its_resume(hand: Ha
     _train(hand, other)
     hand.plan(other, "pause")
     hand.turn()
-    hand.end(other, "left", "pause")
+    hand.end(other, Left())
     hand.turns(2)
     _again(hand, other)
     assert _fail(hand, other, BUG) == ("running", None), "it resumes at once"
@@ -126,11 +127,11 @@ def test_if_nothing_trains_elsewhere_the_objective_is_at_fault(
 def test_a_trial_that_leaves_before_its_first_step_says_nothing_of_its_slot(hand: Hand) -> None:
     good, other = hand.started(), hand.started()
     _train(hand, good)
-    for end in (("left", "pause"), ("pruned", None), ("result", 0.5)):
-        hand.say(other, "limit", slots=1, reason="test")
+    for end in (Left(), Pruned(), Returned(0.5)):
+        hand.say(other, Limited(1, "test"))
         hand.plan(other, "pause")
         hand.turn()
-        hand.end(other, *end)
+        hand.end(other, end)
         hand.turns(2)
         other = hand.started()
     assert not any(row.outcome == "slot" for row in hand.table.segments())
@@ -143,7 +144,7 @@ def test_a_trial_that_fails_on_a_second_slot_is_at_fault(hand: Hand) -> None:
     assert _fail(hand, bad) == ("paused", "slot")
     hand.plan(good, "pause")
     hand.turn()
-    hand.end(good, "left", "pause")
+    hand.end(good, Left())
     hand.turns(2)
     _again(hand, bad)
     assert _fail(hand, bad, BUG) == ("failed", "error")
@@ -191,7 +192,7 @@ def test_it_is_tried_again_after_growing_pauses_until_a_trial_trains_on_it(hand:
         waits *= 2
         _again(hand, bad)
     _train(hand, bad)
-    hand.end(bad, "pruned")
+    hand.end(bad, Pruned())
     hand.turns(2)
     third = hand.started()
     assert _fail(hand, third) == ("paused", "slot")

@@ -14,8 +14,8 @@ from optuna.trial import TrialState
 
 from optuna_deadline.directives import KEEP
 from optuna_deadline.planning.optuna_storage import may_open
+from optuna_deadline.rank.encoding import as_data, packed, unpacked
 from optuna_deadline.rank.link import Link
-from optuna_deadline.rank.messages import as_data, packed, unpacked
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 from optuna_deadline.worker import requests
 
@@ -29,7 +29,7 @@ def in_a_worker(trial: optuna.Trial, folder: Path, rank: int = 0) -> RankTrial:
         assert found is not None, method
         return unpacked(packed(found(*asked[0], **asked[1]), method))
 
-    link: Any = SimpleNamespace(newest=KEEP, notify=lambda *_, **__: None, request=request)
+    link: Any = SimpleNamespace(newest=KEEP, send=lambda _: None, request=request)
     segment = RankSegment(
         cast(Link, link), rank=rank, world_size=1, fence=1, folder=folder, resume=None,
         direction="minimize",

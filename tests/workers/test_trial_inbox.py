@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.directives import KEEP
 from optuna_deadline.errors import StudyGone
+from optuna_deadline.rank.messages import Message, NotSaved, Pausable, Question, Reported, Saved
 from optuna_deadline.worker import outage
 from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outage import Outage
@@ -42,14 +44,12 @@ class Silent:
 @pytest.mark.parametrize(
     "message",
     [
-        ("ask", 1, "suggest_float", ("x", 0.0, 1.0), {}),
-        ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}),
+        Question(1, "suggest_float", ("x", 0.0, 1.0), {}),
+        Reported(0.5, 1, 1.0),
     ],
     ids=["a question", "a report"],
 )
-def test_a_deleted_study_is_no_mistake_of_the_objective(
-    sqlite_url: str, message: tuple[Any, ...]
-) -> None:
+def test_a_deleted_study_is_no_mistake_of_the_objective(sqlite_url: str, message: Message) -> None:
     study = optuna.create_study(storage=sqlite_url)
     gang, rank = Silent(), cast(Rank, SimpleNamespace())
     hearing = TrialInbox(
@@ -80,8 +80,8 @@ def test_the_table_knows_that_a_trial_cannot_be_paused_before_it_has_a_report() 
         add_reports=lambda *_: wrote.append("report"),
     )
     inbox, gang, rank = _inbox(table)
-    inbox.receive(rank, ("event", "pausable", {"pausable": False}))
-    inbox.receive(rank, ("event", "report", {"value": 0.5, "step": 1, "trained": 1.0}))
+    inbox.receive(rank, Pausable(False))
+    inbox.receive(rank, Reported(0.5, 1, 1.0))
     gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
     assert wrote == ["pausable False", "report"]
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_said_once_for_all_trials_and_again_when_it_is_over(
     table: Any = SimpleNamespace(add_checkpoint=lambda *_, **__: [])
     inbox, gang, rank = _inbox(table, saving)
     another, _, its_rank = _inbox(table, saving)
-    saved = {"path": "/a/b.ckpt", "step": 3, "value": 0.5, "size": 1, "checksum": "sha256:0"}
+    saved = Saved("/a/b.ckpt", 3, 0.5, 1, "sha256:0")
 
     def said() -> list[str]:
         found = [record.getMessage() for record in caplog.records]
@@ -105,9 +105,9 @@ def test_a_full_disk_is_said_once_for_all_trials_and_again_when_it_is_over(
 
     def fail(where: TrialInbox, step: int) -> None:
         why = f"[Errno 28] No space left on device: '/a/{step}.tmp'"
-        where.receive(rank, ("event", "unsaved", {"step": step, "why": why}))
+        where.receive(rank, NotSaved(step, why))
 
-    inbox.receive(rank, ("event", "checkpoint", saved))
+    inbox.receive(rank, saved)
     fail(inbox, 4)
     gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
     fail(inbox, 5)
@@ -115,10 +115,10 @@ def test_a_full_disk_is_said_once_for_all_trials_and_again_when_it_is_over(
     [line] = said()
     assert line.startswith("Trial 0 could not save step 4 ([Errno 28] No space left on device")
     now[0] += 7
-    another.receive(its_rank, ("event", "checkpoint", saved))
+    another.receive(its_rank, saved)
     assert said() == ["Checkpoints can be saved again after 7 s."]
     fail(inbox, 7)
-    another.receive(its_rank, ("event", "checkpoint", {**saved, "step": 6}))
+    another.receive(its_rank, replace(saved, step=6))
     assert said() == [], "a disk that is full now and then fills no log"
     now[0] += 61
     fail(inbox, 8)

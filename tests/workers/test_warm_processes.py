@@ -13,6 +13,7 @@ from optuna_deadline.allocation.records import Grant, PlannedTrial
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank import link
 from optuna_deadline.rank.channel import channel_pair
+from optuna_deadline.rank.messages import Waits
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.warm_processes import WarmProcesses
@@ -126,7 +127,7 @@ def test_a_warm_rank_says_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None
     assert not ours.poll()
     waiting = threading.Thread(target=rank.next_segment, args=(lambda: False,))
     waiting.start()
-    assert ours.poll(5) and ours.recv() == ("tell", "waiting", {})
+    assert ours.poll(5) and ours.recv() == Waits()
     rank._next_grants.put((8, ()))
     waiting.join(5)
     assert not waiting.is_alive()
