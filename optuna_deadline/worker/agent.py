@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 
 from optuna.study import Study
 
@@ -62,9 +63,10 @@ END_IS_LATE = "the study's end takes too long"
 class Agent:
     """The loop of one worker process.
 
-    Two threads share the work. The caller's thread receives messages of ranks, enforces time
-    limits and never uses the database; the table thread does. So a stalled database neither
-    blocks the ranks' pipes nor delays the end at the deadline.
+    Two threads share the work. The caller's thread has the ranks: it forks them, receives and
+    sends their messages, enforces time limits and never uses the database. The table thread has
+    the rows, and lets the other one act on ranks by `EventLoop.call_soon`. So a stalled database
+    neither blocks the ranks' pipes nor delays the end at the deadline.
 
     Args:
         study: The Optuna study; only this process and the planner use it.
@@ -280,6 +282,7 @@ class Agent:
 
     def _kill_all(self) -> None:
         """Stop all ranks when the worker exits on an error."""
+        self._event_loop.run_soon()
         gangs = self._all_gangs()
         for gang in gangs:
             gang.kill()
@@ -359,7 +362,7 @@ class Agent:
                 self._apply_drain(orders.drained)
                 self._reconcile(orders)
                 for gang in self._gangs.values():  # after the directives of that plan
-                    gang.plan_made(since, looks.get(gang.number, 0))
+                    self._tell_planned(gang, since, looks.get(gang.number, 0))
                 self._cross_host.reconcile(orders, self._renew, open=self._is_open())
             self._lease_clock.record_database_answer()
             if self._plan_outdated:  # now, so that plans do not delay what starts in this pass
@@ -392,17 +395,20 @@ class Agent:
         mine = [gang for gang in self._gangs.values() if not gang.lost]
         held = [pair for gang in mine for pair in gang.grant.slots]
         renewal = self._lease_clock.renew([*held, *self._member.held_slots])
-        self._member.apply_renewal(renewal.kept, self._lease_clock.trusted_until)
+        self._member.apply_renewal(renewal.kept)
         if self._membership.check_offers(renewal.offers, self._slot_health.withdrawn):
             self._slot_health.note_registration()
         for gang in mine:
             if not renewal.kept.issuperset(gang.grant.slots):
                 _logger.warning("Trial %d lost its slots; its ranks are killed.", gang.number)
                 gang.lost = True
-                gang.kill()
-            else:
+                gang.call_soon(gang.kill)
+        self._event_loop.call_soon(self._extend_trust)
+
+    def _extend_trust(self) -> None:
+        for gang in self._all_gangs():
+            if not gang.lost:
                 gang.extend_trust(self._lease_clock.trusted_until)
-        self._warm.extend_trust(self._lease_clock.trusted_until)
 
     def _reconcile(self, orders: Orders) -> None:
         wanted = {row.number: row for row in orders.trials}
@@ -411,11 +417,10 @@ class Agent:
             if row is None or row.owner != self.id or row.fence != gang.grant.fence:
                 if gang.outcome is None:
                     gang.lost = True
-                    gang.kill()
+                    gang.call_soon(gang.kill)
                 continue
             planned = directive_for(row, self.id, gang.size, gang.others)
-            planned = self._warm.allow_keeping_warm(planned, gang, self._gangs.values())
-            self._direct(gang, planned)
+            gang.call_soon(partial(self._direct, gang, planned))
         for row in orders.trials:
             if row.owner == self.id and row.number not in self._gangs:
                 # The grant's answer was lost, so no rank runs under this fence.
@@ -450,8 +455,15 @@ class Agent:
         if drained and not busy and self.leaving is None:
             self.leave("the host is drained")
 
+    def _tell_planned(self, gang: Gang, since: float, next_look: int) -> None:
+        """Tell a trial that a plan, which began to read at a time, has seen its last report."""
+        if gang.unplanned is not None and gang.unplanned[1] < since:
+            (step, _), gang.unplanned = gang.unplanned, None
+            gang.call_soon(partial(gang.send_planned, step, next_look))
+
     def _direct(self, gang: Gang, planned: Directive) -> None:
         """Send the directive in force: of the deadline, of this worker's end, or the planned."""
+        planned = self._warm.allow_keeping_warm(planned, gang, list(self._gangs.values()))
         closing = time.monotonic() >= self._deadline - self._closing_seconds()
         why = self.leaving
         if why is None and self._lease_clock.expiring_soon(self._outbox.slowest_stop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError, connection
@@ -27,6 +28,8 @@ _logger = logging.getLogger("optuna_deadline")
 
 class EventLoop:
     """Waits on every pipe and passes each message to its gang.
+
+    Whatever is done with a rank is done in the thread of this loop; others use :meth:`call_soon`.
 
     Args:
         source: The objective that the fork server loads.
@@ -52,44 +55,56 @@ class EventLoop:
         self._failed_starts = 0
         self._at_limit = False  # the system starts no more processes
         self._wake_pipe = WakePipe()
+        self._woken = False
+        self._soon: deque[Callable[[], object]] = deque()
 
     def wake(self) -> None:
         """End the wait; callable from any thread or signal handler."""
+        self._woken = True
         self._wake_pipe.wake()
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Let the loop's thread call a function, after all earlier ones; from any thread."""
+        self._soon.append(work)
+        self._wake_pipe.wake()
+
+    def run_soon(self) -> None:
+        """Call the functions that other threads have asked for."""
+        while self._soon:
+            self._soon.popleft()()
 
     def poll(self, gangs: Callable[[], Sequence[Gang]], timeout: float) -> bool:
         """Dispatch messages; returns whether :meth:`wake` was called.
 
-        The result of ``gangs`` may change in between: a rank is listed before the wait for it
-        begins, and a warm rank sends in its new gang, the last one that has it.
+        The result of ``gangs`` may change in between: a warm rank sends in its new gang, the last
+        one that has it.
 
         Raises:
             DeadlineError: The fork server could not load the objective.
         """
+        self.run_soon()
         control = [self.fork_server.control] if self.fork_server.alive else []
-        woken, wakes = False, self._wake_pipe.fileno()
+        wakes = self._wake_pipe.fileno()
         for ready in connection.wait([*_links(gangs()), *control, wakes], timeout):
             if ready == wakes:
                 self._wake_pipe.drain()
-                woken = True
+                self.run_soon()
             elif ready is self.fork_server.control:
                 self._read_fork_server(gangs)
             elif (found := _links(gangs()).get(ready)) is not None:
                 _read_rank(*found)
+        woken, self._woken = self._woken, False
         return woken
 
     def replace_dead(self, gangs: Callable[[], Sequence[Gang]]) -> None:
         """Restart the watchdog and the fork server if they died or hang.
-
-        ``gangs`` is called after the fork server is known to be dead. Until then the table thread
-        may fork another rank, whose exit no message would report.
 
         Raises:
             DeadlineError: Fork servers die again and again before the objective is loaded.
         """
         self._watchdog.check()
         if self.fork_server.alive:
-            overdue = any(rank.fork_overdue for gang in gangs() for rank in list(gang.ranks))
+            overdue = any(rank.fork_overdue for gang in gangs() for rank in gang.ranks)
             if not overdue or self.fork_server.control.poll():
                 return
             _logger.warning("The fork server does not respond; it is killed.")
@@ -152,7 +167,7 @@ def _links(gangs: Iterable[Gang]) -> dict[Any, tuple[Gang, Rank]]:
     return {
         rank.link: (gang, rank)
         for gang in gangs
-        for rank in list(gang.ranks)
+        for rank in gang.ranks
         if not rank.closed and rank.link is not None
     }
 
@@ -163,10 +178,9 @@ def _find_forked(
     """Find the forked rank in its present gang."""
     found = None
     for gang in gangs:
-        with gang.lock:  # otherwise the rank might not be listed yet
-            for rank in gang.ranks:
-                if (gang.number, rank.forked_fence, rank.index) == (number, fence, index):
-                    found = gang, rank
+        for rank in gang.ranks:
+            if (gang.number, rank.forked_fence, rank.index) == (number, fence, index):
+                found = gang, rank
     return found
 
 
@@ -176,9 +190,8 @@ def _read_rank(gang: Gang, rank: Rank) -> None:
         while rank.link.poll():  # false within a message, whose rest may never come
             gang.receive(rank, rank.link.recv())
     except (EOFError, OSError, AuthenticationError):  # also a message that is too large
-        with rank.lock:
-            rank.closed, rank.closed_at = True, time.monotonic()
-            rank.link.close()
+        rank.closed, rank.closed_at = True, time.monotonic()
+        rank.link.close()
     except Exception as error:  # an unreadable message concerns its own trial only
         rank.end_message = Raised(f"{type(error).__name__}: {error}", traceback.format_exc())
         rank.end_message_at = time.monotonic()

@@ -47,14 +47,15 @@ def fork_ranks(
     settings: RankSettings,
     trusted_until: float,
 ) -> None:
-    """Fork a worker's ranks of a granted segment; they end by themselves at ``trusted_until``."""
-    with gang.lock:
-        for spec in _specs(gang, local_ranks, resume, settings, trusted_until):
-            _fork(fork_server, gang, spec)
-    # it died when only some of these ranks were listed
-    if not fork_server.alive:
-        for rank in gang.ranks:
-            rank.orphaned = True
+    """Fork a worker's ranks of a granted segment; they end by themselves at ``trusted_until``.
+
+    Those of other hosts are expected.
+    """
+    grant = gang.grant
+    for spec in _specs(gang, local_ranks, resume, settings, trusted_until):
+        _fork(fork_server, gang, spec)
+    for index in range(len(grant.slots), grant.size):
+        gang.add_rank(Rank(index, None, forked_fence=grant.fence, orphaned=True, remote=True))
     crashpoint("launch.forked")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from optuna_deadline.allocation.records import GangMembership, PlannedTrial, Rendezvous
@@ -11,7 +11,6 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.rank.rendezvous import RankServer
 from optuna_deadline.worker.devices import free_port
 from optuna_deadline.worker.fork import LocalRanks
-from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
 
 
@@ -56,21 +55,17 @@ class GangLeader:
             door.address, free_port(door.address), door.port, door.key,
             None if resume is None else _location_of(resume, saved),
         )  # fmt: skip
-        for index in range(len(grant.slots), grant.size):
-            gang.expect_remote_rank(
-                Rank(index, None, forked_fence=grant.fence, orphaned=True, remote=True)
-            )
         gang.pending_writes.add(
             lambda: self._table.publish_rendezvous(self._worker_id, grant, where)
         )
         return LocalRanks(0, grant.size, 0, (where.address, where.port), door.address)
 
     def drop_lost_members(
-        self, gangs: Mapping[int, Gang], memberships: Collection[GangMembership]
+        self, gangs: Collection[Gang], memberships: Collection[GangMembership]
     ) -> None:
         """End the gangs that have lost a member."""
         there = {(hand.number, hand.fence, hand.part.worker) for hand in memberships}
-        for gang in gangs.values():
+        for gang in gangs:
             gone = [
                 part.worker
                 for part in gang.grant.others

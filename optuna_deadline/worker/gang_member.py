@@ -81,15 +81,13 @@ class GangMember:
         waiting = [hand.part.slots for hand in self._accepted.values()]
         return [pair for pairs in (*running, *waiting) for pair in pairs]
 
-    def apply_renewal(self, kept: Collection[tuple[int, int]], until: float) -> None:
+    def apply_renewal(self, kept: Collection[tuple[int, int]]) -> None:
         """Apply the answer to a renewal: slots that were not renewed belong to others."""
         for gang in self._gangs.values():
             if gang.lost:
                 continue
             if not set(kept).issuperset(gang.grant.slots):
                 _lose(gang)
-            else:
-                gang.extend_trust(until)
         for key, hand in list(self._accepted.items()):
             if set(kept).issuperset(hand.part.slots):
                 self._renewed.add(key)
@@ -114,7 +112,7 @@ class GangMember:
             if key not in mine:
                 _lose(gang)
             elif not mine[key].active:
-                gang.kill()
+                gang.call_soon(gang.kill)
         for key in [key for key in self._accepted if key not in mine]:
             self._drop(key)
         for key, hand in mine.items():
@@ -194,7 +192,9 @@ class GangMember:
         grant = Grant(
             membership.number, membership.trial_id, membership.fence, part.slots, part.devices
         )
-        gang = self._gangs[key] = Gang(grant, 0, 0.0, inbox=_NullInbox())
+        gang = self._gangs[key] = Gang(
+            grant, 0, 0.0, inbox=_NullInbox(), call_soon=self._event_loop.call_soon
+        )
         local_ranks = LocalRanks(
             part.first_rank,
             membership.size,
@@ -203,13 +203,11 @@ class GangMember:
             self._address,
             LeaderEndpoint(where.address, where.link_port, where.key),
         )
-        fork_ranks(
-            self._event_loop.fork_server,
-            gang,
-            local_ranks,
-            resume,
-            self._settings(),
-            self._lease_clock.trusted_until,
+        settings, until = self._settings(), self._lease_clock.trusted_until
+        gang.call_soon(
+            lambda: fork_ranks(
+                self._event_loop.fork_server, gang, local_ranks, resume, settings, until
+            )
         )
 
     def _drop(self, key: Key) -> None:
@@ -234,7 +232,7 @@ class _NullInbox:
 
 def _lose(gang: Gang) -> None:
     gang.lost = True
-    gang.kill()
+    gang.call_soon(gang.kill)
 
 
 def busy_slots(gangs: Iterable[Gang]) -> set[int]:
@@ -289,7 +287,8 @@ class CrossHostGangs:
         if not (orders.in_gangs or leads or self.member.busy):
             return
         hands = self._table.memberships(self._worker_id)
-        self.leader.drop_lost_members(self._led_gangs, hands)
+        led = list(self._led_gangs.values())
+        self._event_loop.call_soon(lambda: self.leader.drop_lost_members(led, hands))
         occupied = busy_slots(self._led_gangs.values())
         if self.member.reconcile(hands, occupied, open=open):
             renew()
@@ -301,9 +300,14 @@ class CrossHostGangs:
             self._rank_server.close()
 
     def _admit_rank(self, number: int, fence: int, index: int, link: Channel) -> bool:
-        """Attach a rank from another host; called in a thread of its own."""
+        """Let a rank from another host be attached; called in a thread of its own."""
         gang = self._led_gangs.get(number)
-        if gang is None or gang.grant.fence != fence or not gang.attach_remote_rank(index, link):
+        if gang is None or gang.grant.fence != fence:
             return False
-        self._event_loop.wake()
+
+        def attach() -> None:
+            if not gang.attach_remote_rank(index, link):
+                link.close()
+
+        self._event_loop.call_soon(attach)
         return True

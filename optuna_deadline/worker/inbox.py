@@ -178,9 +178,12 @@ class TrialInbox:
                 error = ValueError(f"{method}: {describe_database_error(error)}")
             if method.startswith("suggest"):
                 self._sampler.errors.record_failure(self._gang.number, error)
-            self._gang.answer(rank, number, False, error)
+            self._answer(rank, number, False, error)
         else:
-            self._gang.answer(rank, number, True, value)
+            self._answer(rank, number, True, value)
+
+    def _answer(self, rank: Rank, number: int, good: bool, value: Any) -> None:
+        self._gang.call_soon(lambda: self._gang.answer(rank, number, good, value))
 
     def _on_advanced(self, message: Advanced) -> None:
         progress = self._gang.progress
@@ -251,7 +254,7 @@ class TrialInbox:
                 "Trial %d was finished outside of this worker; its ranks are stopped.", gang.number
             )
             gang.outcome = SegmentOutcome("retired", "finished", failures=gang.failures)
-            gang.kill()
+            gang.call_soon(gang.kill)
         self._reported.update(values)
         self._sampler.errors.record_success(gang.number)
         diverged = [report for report in reports if not math.isfinite(report.value)]

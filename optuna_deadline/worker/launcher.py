@@ -74,9 +74,6 @@ class SegmentLauncher:
         """Start a trial's segment if that is possible now, and add it to the gangs.
 
         Slots in ``occupied`` have ranks of other workers' gangs and are not free.
-
-        The gang is registered before its first rank is forked, because messages of a rank must
-        find it.
         """
         if not is_to_start(row, self._worker_id, gangs):
             return
@@ -106,7 +103,7 @@ class SegmentLauncher:
             self._sweeper.sweep_unnamed(row.number, row.fence)
         gang = Gang(
             grant, row.failures, trained, granted_at=sent, hang_timeout=self._hang_timeout,
-            known_limit=row.slot_limit,
+            known_limit=row.slot_limit, call_soon=self._event_loop.call_soon,
         )  # fmt: skip
         gang.inbox = TrialInbox(
             self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler,
@@ -118,13 +115,11 @@ class SegmentLauncher:
             return
         resume = gang.resume = self._fetcher.result(row.number)
         local_ranks = self._gang_leader.open_rendezvous(gang, resume, saved)
-        fork_ranks(
-            self._event_loop.fork_server,
-            gang,
-            local_ranks,
-            resume,
-            self._settings(),
-            self._lease_clock.trusted_until,
+        settings, until = self._settings(), self._lease_clock.trusted_until
+        gang.call_soon(
+            lambda: fork_ranks(
+                self._event_loop.fork_server, gang, local_ranks, resume, settings, until
+            )
         )
 
     def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:

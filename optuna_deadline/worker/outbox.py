@@ -75,7 +75,7 @@ class Outbox:
         except LeaseLost:
             gang.lost = True
             gang.pending_writes.clear()
-            gang.kill()
+            gang.call_soon(gang.kill)
         if not gang.exited or gang.pending_writes or not closed:
             return False
         if gang.remote_ranks_may_run and not gang.lost:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import select
-import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optuna_deadline.rank.messages import End, Message, Trusted
@@ -37,7 +36,6 @@ class Rank:
         False  #: its exit code is unknown: the fork server died, or the host is remote
     )
     remote: bool = False  #: on another host, whose worker kills it
-    lock: threading.Lock = field(default_factory=threading.Lock)  #: guards sending
 
     @property
     def exited(self) -> bool:
@@ -52,19 +50,17 @@ class Rank:
 
     def disconnect(self) -> None:
         """Close the connection to another host, or stop waiting for it; its rank then ends."""
-        with self.lock:
-            if self.link is None:
-                self.closed = True
-            elif not self.closed:
-                self.link.shut_down()
+        if self.link is None:
+            self.closed = True
+        elif not self.closed:
+            self.link.shut_down()
 
     def send(self, message: Message) -> None:
         """Send a message if the rank still reads."""
-        with self.lock:
-            if self.link is None or self.closed or self.exited:
-                return
-            with suppress(OSError):  # it has just ended; its end message is still to be read
-                self.link.send(message)
+        if self.link is None or self.closed or self.exited:
+            return
+        with suppress(OSError):  # it has just ended; its end message is still to be read
+            self.link.send(message)
 
     def extend_trust(self, until: float) -> None:
         """Send a new end of trust, unless the rank has stopped reading.
@@ -72,11 +68,10 @@ class Rank:
         The pipe of a frozen rank fills, and the worker must not wait for it, because it renews all
         leases. A rank that wakes after its trust ends itself.
         """
-        with self.lock:
-            if self.link is None or self.closed or self.exited:
-                return
-            room = select.poll()
-            room.register(self.link, select.POLLOUT)
-            with suppress(OSError):
-                if room.poll(0):
-                    self.link.send(Trusted(until))
+        if self.link is None or self.closed or self.exited:
+            return
+        room = select.poll()
+        room.register(self.link, select.POLLOUT)
+        with suppress(OSError):
+            if room.poll(0):
+                self.link.send(Trusted(until))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,7 +90,7 @@ class Progress:
 
 @dataclass
 class Gang:
-    """A running segment, shared by the event loop's thread and the table thread.
+    """A running segment. Its ranks belong to the event loop's thread.
 
     ``pending_writes`` are written in order and repeated after database errors, so reports are
     neither reordered nor lost.
@@ -137,7 +136,8 @@ class Gang:
     disconnected_at: float | None = None
     without_members: bool = False  #: whether it no longer has slots of other workers
     inbox: Inbox | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)  #: when its directive was sent
+    #: lets the event loop's thread do something with its ranks
+    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
 
     @property
     def number(self) -> int:
@@ -174,7 +174,7 @@ class Gang:
     @property
     def exited(self) -> bool:
         """Whether every rank has exited."""
-        return all(rank.exited for rank in self.ranks)
+        return bool(self.ranks) and all(rank.exited for rank in self.ranks)
 
     @property
     def left_at(self) -> float:
@@ -202,50 +202,41 @@ class Gang:
 
     def send_directive(self, directive: Directive) -> None:
         """Send a directive to every rank; a later one replaces an earlier one."""
-        with self.lock:
-            now = self.directive
-            if directive.kind is now.kind and directive.deadline == now.deadline:
-                return
-            self.directive = replace(directive, seq=now.seq + 1)
-            if self.directive_sent_at is None and directive.leave:
-                self.directive_sent_at = time.monotonic()
-            for rank in list(self.ranks):
-                rank.send(Directed(self.directive))
+        now = self.directive
+        if directive.kind is now.kind and directive.deadline == now.deadline:
+            return
+        self.directive = replace(directive, seq=now.seq + 1)
+        if self.directive_sent_at is None and directive.leave:
+            self.directive_sent_at = time.monotonic()
+        for rank in self.ranks:
+            rank.send(Directed(self.directive))
 
-    def plan_made(self, since: float, next_look: int) -> None:
-        """Tell the reporting rank that a plan has seen its reports.
+    def send_planned(self, step: int, next_look: int) -> None:
+        """Tell the reporting rank that a plan has seen its report of a step.
 
         Args:
-            since: When the plan began to read them.
+            step: The step.
             next_look: No report of an earlier step decides about the trial.
         """
-        if self.unplanned is None or self.unplanned[1] >= since:
-            return
-        (step, _), self.unplanned = self.unplanned, None
-        with self.lock:
-            for rank in self.ranks:
-                if rank.index == 0:
-                    rank.send(Planned(step, next_look))
+        for rank in self.ranks:
+            if rank.index == 0:
+                rank.send(Planned(step, next_look))
 
     def add_rank(self, rank: Rank) -> None:
-        """Add a rank and send it the present directive; the caller holds the lock."""
+        """Add a rank and send it the present directive."""
         self.ranks.append(rank)
         if self.directive is not KEEP:
             rank.send(Directed(self.directive))
 
     def attach_remote_rank(self, index: int, link: Channel) -> bool:
         """Attach a connection from another host; returns False if no rank is expected."""
-        with self.lock:
-            rank = next((r for r in self.ranks if r.remote and r.index == index), None)
-            if rank is None:
-                return False
-            with rank.lock:
-                if rank.link is not None or rank.closed:
-                    return False
-                rank.link = link
-            if self.directive is not KEEP:
-                rank.send(Directed(self.directive))
-            return True
+        rank = next((rank for rank in self.ranks if rank.remote and rank.index == index), None)
+        if rank is None or rank.link is not None or rank.closed:
+            return False
+        rank.link = link
+        if self.directive is not KEEP:
+            rank.send(Directed(self.directive))
+        return True
 
     def notify_leader(self, message: Message) -> None:
         """Let the ranks send a message to the leader on another host."""
@@ -265,18 +256,10 @@ class Gang:
             self.disconnected_at = time.monotonic()
         rank.disconnect()
 
-    def expect_remote_rank(self, rank: Rank) -> None:
-        """Expect a rank from another host."""
-        with self.lock:
-            self.ranks.append(rank)
-
     def add_warm_rank(self, rank: Rank) -> None:
         """Add a warm process, which goes on as this segment's rank."""
-        with self.lock:
-            self.ranks.append(rank)
-            rank.send(Resumed(self.grant.fence, self.grant.devices))
-            if self.directive is not KEEP:
-                rank.send(Directed(self.directive))
+        rank.send(Resumed(self.grant.fence, self.grant.devices))
+        self.add_rank(rank)
 
     def directive_for_call(self, call: int) -> Directive:
         """The directive for the n-th question, the same for every rank."""

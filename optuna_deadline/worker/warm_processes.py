@@ -78,7 +78,7 @@ class WarmProcesses:
     def wake(self, number: int, gang: Gang) -> None:
         """Let a warm process go on as the rank of a new segment that is already listed."""
         [rank] = self._kept[number].ranks
-        gang.add_warm_rank(rank)
+        gang.call_soon(lambda: gang.add_warm_rank(rank))
         del self._kept[number]
 
     def end(self, number: int) -> None:
@@ -88,17 +88,12 @@ class WarmProcesses:
             gang.lost = True  # its messages no longer count
             self._ending.append(gang)
             del self._kept[number]
-            gang.kill()
+            gang.call_soon(gang.kill)
 
     def clear(self) -> None:
         """End all of them."""
         for number in list(self._kept):
             self.end(number)
-
-    def extend_trust(self, until: float) -> None:
-        """Extend their trust."""
-        for gang in self.gangs:
-            gang.extend_trust(until)
 
 
 def _is_silent(gang: Gang) -> bool:

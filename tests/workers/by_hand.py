@@ -192,6 +192,7 @@ class Hand:
         self.receive()
         self.agent._enforce_time_limits()
         self.agent._table_pass()
+        self.agent._event_loop.run_soon()
 
     def turns(self, count: int, seconds: float = 1.0) -> None:
         for _ in range(count):

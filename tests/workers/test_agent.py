@@ -192,6 +192,29 @@ def test_slots_that_were_not_renewed_are_left_at_once(hand: Hand, killed: list[i
     assert not any(write.startswith("release") for write in hand.writes)
 
 
+def test_only_the_loops_thread_touches_a_rank(hand: Hand, killed: list[int]) -> None:
+    """A pass of the table thread forks, sends and kills nothing by itself."""
+    agent, number = hand.agent, hand.open()
+    hand.plan(number)
+    agent._table_pass()
+    assert number in agent._gangs and not hand.fork_server.ranks
+    hand.turn()
+    hand.heard(number)
+    hand.plan(number, "pause")
+    hand.say(number, Question(7, "params", (), {}))
+    hand.receive()
+    agent._table_pass()
+    assert not hand.heard(number)
+    agent._event_loop.run_soon()
+    assert [type(message) for message in hand.heard(number)] == [Answered, Directed]
+    hand.clock.now += hand.table.ttl + hand.table.grace + 1
+    hand.table.reap()
+    agent._table_pass()
+    assert not killed
+    agent._event_loop.run_soon()
+    assert set(killed) == {hand.pid(number)}
+
+
 def test_a_trial_that_is_lost_while_it_reports_takes_no_other_with_it(
     hand: Hand, killed: list[int]
 ) -> None:
@@ -441,18 +464,12 @@ def test_a_value_that_is_too_large_is_an_error_of_the_objective() -> None:
 
 
 def test_a_rank_forked_as_the_fork_server_dies_can_end(hand: Hand) -> None:
-    """The table thread forks between two looks of the event loop's thread."""
     hand.plan(hand.open())
     loop, server = hand.agent._event_loop, hand.fork_server
-
-    def fork_and_die() -> bool:
-        hand.agent._table_pass()
-        server.alive = False
-        return True
-
-    loop._watchdog.check = fork_and_die  # type: ignore[method-assign]
+    hand.agent._table_pass()
+    loop.run_soon()
+    server.alive = False
     loop.replace_dead(hand.agent._all_gangs)
-    loop._watchdog.check = lambda: True  # type: ignore[method-assign]
     server.ranks[0, 1, 0].send(Returned(0.5))
     server.ranks[0, 1, 0].close()
     hand.turns(5)
@@ -621,8 +638,8 @@ def test_a_part_that_was_lost_is_renewed_again_before_a_rank_is_forked(hand: Han
     member, part = hand.agent._member, GangPart(hand.agent.id, 1, ((2, 1),), ("cpu:0",))
     waits = GangMembership(0, 0, 1, "leader", 2, part, True, None)
     assert member.reconcile([waits], [], open=True)
-    member.apply_renewal({(2, 1)}, 2000.0)
-    member.apply_renewal(set(), 2000.0)  # reaped meanwhile
+    member.apply_renewal({(2, 1)})
+    member.apply_renewal(set())  # reaped meanwhile
     meets = replace(waits, rendezvous=Rendezvous("host", 1, 2, "key"))
     assert member.reconcile([meets], [], open=True), "no renewal is asked for"
     assert not hand.fork_server.ranks
