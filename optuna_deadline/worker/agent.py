@@ -290,9 +290,13 @@ class Agent:
         while any(not gang.exited for gang in gangs) and time.monotonic() < end:
             self._event_loop.poll(lambda: gangs, 0.05)
 
+    def _own_gangs(self) -> list[Gang]:
+        """The gangs that hold slots of this worker."""
+        return [*self._member.gangs, *self._gangs.values()]
+
     def _all_gangs(self) -> list[Gang]:
         """All gangs, warm ones first: a process that is woken sends in its new gang."""
-        return [*self._warm.gangs, *self._member.gangs, *self._gangs.values()]
+        return [*self._warm.gangs, *self._own_gangs()]
 
     def _release_all(self) -> None:
         """Release all slots."""
@@ -325,10 +329,11 @@ class Agent:
     def _poll_pipes(self) -> None:
         was_ready = self._event_loop.fork_server.ready
         news = self._event_loop.poll(self._all_gangs, _POLL_SECONDS)
+        self._conclude()
         if news or self._event_loop.fork_server.ready != was_ready:
             self._next_poll = 0.0
             self._table_thread.wake()
-        elif any(gang.pending_writes or gang.exited for gang in self._all_gangs()):
+        elif any(gang.pending_writes for gang in self._own_gangs()):
             self._table_thread.wake()
 
     def _table_pass(self) -> float:
@@ -401,13 +406,12 @@ class Agent:
         for gang in mine:
             if not renewal.kept.issuperset(gang.grant.slots):
                 _logger.warning("Trial %d lost its slots; its ranks are killed.", gang.number)
-                gang.lost = True
-                gang.call_soon(gang.kill)
+                gang.lose()
         self._event_loop.call_soon(self._extend_trust)
 
     def _extend_trust(self) -> None:
         for gang in self._all_gangs():
-            if not gang.lost:
+            if not gang.abandoned:
                 gang.extend_trust(self._lease_clock.trusted_until)
 
     def _reconcile(self, orders: Orders) -> None:
@@ -416,8 +420,7 @@ class Agent:
             row = wanted.get(gang.number)
             if row is None or row.owner != self.id or row.fence != gang.grant.fence:
                 if gang.outcome is None:
-                    gang.lost = True
-                    gang.call_soon(gang.kill)
+                    gang.lose()
                 continue
             planned = directive_for(row, self.id, gang.size, gang.others)
             gang.call_soon(partial(self._direct, gang, planned))
@@ -469,6 +472,11 @@ class Agent:
         if why is None and self._lease_clock.expiring_soon(self._outbox.slowest_stop):
             why = "the database does not answer"
         gang.send_directive(in_force(gang.directive, planned, closing=closing, why=why))
+
+    def _conclude(self) -> None:
+        """Let the table thread release what has ended."""
+        for gang in self._own_gangs():
+            gang.conclude()
 
     def _give_up_on_database(self) -> None:
         """A stopped worker does not wait for an unreachable database."""

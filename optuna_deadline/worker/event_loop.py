@@ -149,13 +149,13 @@ class EventLoop:
                 gang, rank = found
                 if kind == "waits":
                     self._note_limit()
-                    if not (gang.lost or gang.directive.leave):  # then it waits for none
+                    if not (gang.abandoned or gang.directive.leave):  # then it waits for none
                         rank.requested_at = time.monotonic()
                 elif kind == "forked":
                     self._at_limit = False
                     rank.pid = number
                     self._watchdog.guard(number)
-                    if gang.lost:
+                    if gang.abandoned:
                         gang.kill()
                 else:
                     if rank.pid is not None:

@@ -87,7 +87,7 @@ class GangMember:
             if gang.lost:
                 continue
             if not set(kept).issuperset(gang.grant.slots):
-                _lose(gang)
+                gang.lose()
         for key, hand in list(self._accepted.items()):
             if set(kept).issuperset(hand.part.slots):
                 self._renewed.add(key)
@@ -110,7 +110,7 @@ class GangMember:
         mine = {(h.number, h.fence): h for h in memberships if h.part.worker == self._worker_id}
         for key, gang in self._gangs.items():
             if key not in mine:
-                _lose(gang)
+                gang.lose()
             elif not mine[key].active:
                 gang.call_soon(gang.kill)
         for key in [key for key in self._accepted if key not in mine]:
@@ -133,11 +133,7 @@ class GangMember:
 
     def release_finished(self) -> bool:
         """Release the parts whose last ranks have exited; returns whether there were any."""
-        over = [
-            key
-            for key, gang in self._gangs.items()
-            if gang.exited and all(rank.closed for rank in gang.ranks)
-        ]
+        over = [key for key, gang in self._gangs.items() if gang.pending_writes.end is not None]
         for key in over:
             if not self._gangs[key].lost:
                 self._table.release_part(self._worker_id, *key)
@@ -228,11 +224,6 @@ class _NullInbox:
 
     def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
         """Do nothing: the leader copies the trial's reports."""
-
-
-def _lose(gang: Gang) -> None:
-    gang.lost = True
-    gang.call_soon(gang.kill)
 
 
 def busy_slots(gangs: Iterable[Gang]) -> set[int]:

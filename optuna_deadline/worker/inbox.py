@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -120,12 +121,12 @@ class TrialInbox:
             case Question():
                 self._on_question(rank, message)
             case LastStep(step):
-                gang.progress.horizon, gang.progress_changed = step, True
+                gang.progress = replace(gang.progress, horizon=step)
             case BatchSize(size):
-                gang.progress.batch, gang.progress_changed = size, True
+                gang.progress = replace(gang.progress, batch=size)
             case Pausable(pausable):
                 # written before the report that follows: no plan pauses the trial in between
-                gang.progress.pausable = pausable
+                gang.progress = replace(gang.progress, pausable=pausable)
                 writes.add(self._write_progress)
             case RegimeNamed(name):
                 self._regime = name
@@ -134,8 +135,7 @@ class TrialInbox:
             case Obeys():
                 gang.acknowledged = True
             case StaysWarm():
-                gang.warm_since = time.monotonic()
-                writes.add(self._set_warm)  # after all earlier messages
+                gang.stay_warm()
             case Waits():
                 pass  # the message itself shows that the rank is alive
             case Leaves(why):
@@ -186,13 +186,16 @@ class TrialInbox:
         self._gang.call_soon(lambda: self._gang.answer(rank, number, good, value))
 
     def _on_advanced(self, message: Advanced) -> None:
-        progress = self._gang.progress
-        if progress.startup is None:
-            startup = time.monotonic() - message.trained - self._gang.granted_at
-            progress.startup = max(0.0, startup)  # negative where a rank was warm
-        progress.start, progress.position = message.start, message.position
-        progress.trained = message.trained
-        self._gang.progress_changed = True
+        gang, startup = self._gang, self._gang.progress.startup
+        if startup is None:
+            startup = time.monotonic() - message.trained - gang.granted_at
+        gang.progress = replace(
+            gang.progress,
+            startup=max(0.0, startup),  # negative where a rank was warm
+            start=message.start,
+            position=message.position,
+            trained=message.trained,
+        )
 
     def _write_progress(self) -> None:
         gang = self._gang
@@ -203,15 +206,11 @@ class TrialInbox:
         if gang.slot_limit is None or slots < gang.slot_limit[0]:  # the other ranks send the same
             gang.slot_limit = slots, reason
             if gang.known_limit is None or slots < gang.known_limit:
-                gang.pending_writes.add(self._write_limit)
+                gang.pending_writes.add(lambda: self._write_limit(slots, reason))
 
-    def _write_limit(self) -> None:
-        assert self._gang.slot_limit is not None
-        self._table.limit_slots(self._worker_id, self._gang.grant, *self._gang.slot_limit)
-        _logger.warning(
-            "Trial %d trains on %s: %s", self._gang.number, at_most(self._gang.slot_limit[0]),
-            self._gang.slot_limit[1],
-        )  # fmt: skip
+    def _write_limit(self, slots: int, reason: str) -> None:
+        self._table.limit_slots(self._worker_id, self._gang.grant, slots, reason)
+        _logger.warning("Trial %d trains on %s: %s", self._gang.number, at_most(slots), reason)
 
     def _on_report(self, message: Reported) -> None:
         self._gang.reported = True
@@ -234,7 +233,6 @@ class TrialInbox:
         # A slow rank may not have read the file yet; the trial's next segment deletes it.
         read = None if gang.resume is None else gang.resume.name
         self._sweep(gang.number, [one for one in gone if name_of(one) != read])
-        gang.saved = True
         if reports:
             gang.unplanned = reports[-1].step, time.monotonic()
 
@@ -277,6 +275,7 @@ class TrialInbox:
             size=message.size,
             checksum=message.checksum,
         )
+        self._gang.saved = True
         self._gang.pending_writes.add(new)
         if (seconds := self._saving.ends()) is not None:
             _logger.warning("Checkpoints can be saved again after %.0f s.", seconds)
@@ -290,9 +289,6 @@ class TrialInbox:
                 message.step,
                 message.why,
             )
-
-    def _set_warm(self) -> None:
-        self._gang.warm = True
 
     def _on_leaves(self, why: str) -> None:
         """Another worker of the gang leaves, so the whole gang does."""

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost, at_most
 from optuna_deadline.worker.rules import FIRST_STOP
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Progress
 from optuna_deadline.worker.slot_health import SlotHealth
-from optuna_deadline.worker.verdict import SegmentOutcome, decide_outcome
+from optuna_deadline.worker.verdict import SegmentEnding, SegmentOutcome, WentWarm, decide_outcome
 from optuna_deadline.worker.warm_processes import WarmProcesses
 
 #: Seconds for one gang's backlog before the leases and the other gangs have their turn.
@@ -51,6 +52,8 @@ class Outbox:
         self._warm = warm
         self._replan = replan
         self.slowest_stop = FIRST_STOP
+        # By segment: the progress that is written, and when the next may be.
+        self._progress: dict[Grant, tuple[Progress, float]] = {}
 
     def flush(self, gang: Gang, *, leaving: bool) -> bool:
         """Write a gang's messages, or a part of them for one turn; the release comes last.
@@ -62,25 +65,19 @@ class Outbox:
         Returns:
             Whether all is written: the gang has exited or is warm, and holds nothing.
         """
-        # Before the write: a message that arrives before the pipe closes is not written yet.
-        closed = all(rank.closed for rank in gang.ranks)
+        mailbox = gang.pending_writes
         try:
             self._write_backlog(gang)
-            due = gang.warm or time.monotonic() >= gang.progress_due
-            if gang.progress_changed and due and not gang.exited:
-                self._write_progress(gang)
-            if gang.warm and not gang.exited and not gang.lost:
-                self._keep_warm(gang)
+            self._write_progress(gang)
+            if isinstance(mailbox.end, WentWarm) and not gang.lost:
+                self._keep_warm(gang, mailbox.end)
                 return True
         except LeaseLost:
-            gang.lost = True
-            gang.pending_writes.clear()
-            gang.call_soon(gang.kill)
-        if not gang.exited or gang.pending_writes or not closed:
+            mailbox.clear()
+            gang.lose()
+        if not isinstance(mailbox.end, SegmentEnding):
             return False
-        if gang.remote_ranks_may_run and not gang.lost:
-            return False
-        self._finish(gang, leaving)
+        self._finish(gang, mailbox.end, leaving)
         return True
 
     def _write_backlog(self, gang: Gang) -> None:
@@ -92,57 +89,59 @@ class Outbox:
             self._replan()
 
     def _write_progress(self, gang: Gang) -> None:
-        """Write the progress; if writes are slow, plans use the progress of some writes ago."""
-        progress, began = gang.progress, time.monotonic()
-        gang.progress_changed = False  # it may change in between
-        try:
-            self._table.set_progress(self._worker_id, gang.grant, **progress.fields())
-        except BaseException:
-            gang.progress_changed = True
-            raise
-        now = time.monotonic()
-        gang.progress_due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
+        """Write the progress if it has changed; if writes are slow, not each time.
 
-    def _keep_warm(self, gang: Gang) -> None:
+        Plans then use the progress of some writes ago. The last one is written at the end.
+        """
+        began, progress = time.monotonic(), gang.progress
+        written, due = self._progress.get(gang.grant, (None, 0.0))
+        is_due = began >= due or gang.pending_writes.end is not None
+        if gang.lost or progress in (written, Progress()) or not is_due:
+            return
+        self._table.set_progress(self._worker_id, gang.grant, **progress.fields())
+        now = time.monotonic()
+        due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
+        self._progress[gang.grant] = progress, due
+
+    def _keep_warm(self, gang: Gang, end: WentWarm) -> None:
         """Release the slot of a process that stays warm; repeated after a database error."""
-        self._measure_stop(gang)
+        self._note_stop(end.stop_seconds)
         if not self._table.release(
-            self._worker_id, gang.grant, "paused", ended="warm", stop=gang.stop_seconds, stays=True
+            self._worker_id, gang.grant, "paused", ended="warm", stop=end.stop_seconds, stays=True
         ):
             raise LeaseLost(f"Trial {gang.number} belongs to another worker.")
         self._warm.keep_warm(gang)
-        self._replan()
+        self._forget(gang)
 
-    def _finish(self, gang: Gang, leaving: bool) -> None:
-        """Release a gang that has exited; repeated after a database error."""
+    def _finish(self, gang: Gang, ending: SegmentEnding, leaving: bool) -> None:
+        """Release a gang that has ended; repeated after a database error."""
         if gang.outcome is None:
-            gang.outcome = self._decide_outcome(gang)
+            gang.outcome = self._decide_outcome(gang, ending)
+        outcome = gang.outcome
         if not gang.lost:
             with suppress(LeaseLost):
-                if gang.progress_changed:
-                    self._write_progress(gang)
-                if gang.outcome.slot_limit is not None:
-                    self._table.limit_slots(self._worker_id, gang.grant, *gang.outcome.slot_limit)
+                if outcome.slot_limit is not None:
+                    self._table.limit_slots(self._worker_id, gang.grant, *outcome.slot_limit)
+            shut_down = leaving and outcome.state == "paused"
             self._table.release(
                 self._worker_id,
                 gang.grant,
-                gang.outcome.state,
-                ended=(
-                    "shutdown"
-                    if leaving and gang.outcome.state == "paused"
-                    else gang.outcome.end_reason
-                ),
-                value=gang.outcome.value,
-                stop=gang.stop_seconds,
-                failures=gang.outcome.failures,
+                outcome.state,
+                ended="shutdown" if shut_down else outcome.end_reason,
+                value=outcome.value,
+                stop=ending.stop_seconds,
+                failures=outcome.failures,
             )
+        self._forget(gang)
+
+    def _forget(self, gang: Gang) -> None:
+        self._progress.pop(gang.grant, None)
         self._replan()
 
-    def _decide_outcome(self, gang: Gang) -> SegmentOutcome:
-        ending = gang.ending()
+    def _decide_outcome(self, gang: Gang, ending: SegmentEnding) -> SegmentOutcome:
         verdict = decide_outcome(ending, lambda: self._largest_proven_size(gang))
         verdict = self._health.judge(ending, verdict)
-        self._measure_stop(gang)
+        self._note_stop(ending.stop_seconds)
         if verdict.log_message and not gang.lost:
             _logger.warning("Trial %d: %s", gang.number, verdict.log_message)
         if verdict.slot_limit is not None and not gang.lost:
@@ -159,7 +158,7 @@ class Outbox:
                 "Trial %d had not reported by the deadline, %.0f s after it got its slots: "
                 "call trial.report(value, step) in the objective before that.",
                 gang.number,
-                time.monotonic() - gang.granted_at,
+                ending.held_seconds,
             )
         return verdict
 
@@ -168,7 +167,5 @@ class Outbox:
         rows = self._table.segments()
         return max([row.slots for row in rows if row.number == gang.number and row.stepped] + [0])
 
-    def _measure_stop(self, gang: Gang) -> None:
-        if gang.directive_sent_at is not None:
-            gang.stop_seconds = gang.left_at - gang.directive_sent_at
-            self.slowest_stop = max(self.slowest_stop, gang.stop_seconds)
+    def _note_stop(self, seconds: float | None) -> None:
+        self.slowest_stop = max(self.slowest_stop, seconds or 0.0)

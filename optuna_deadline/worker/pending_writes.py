@@ -11,7 +11,7 @@ The order that correctness needs:
    that checkpoint never repeats those steps.
 3. Checkpoints are committed in their order, and all of them before the segment's release: the
    table accepts none from a segment that is over.
-4. Requests, and the note that a process is warm, are written after all earlier messages.
+4. Requests are answered after all earlier messages, and the end of the segment comes last.
 
 Reports never overtake the checkpoints among them: a worker that dies between two writes would
 leave steps in the table that are then trained again. A failed write is repeated as a whole, so
@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
+from optuna_deadline.worker.verdict import SegmentEnding, WentWarm
 
 #: The most reports in one statement, which must stay short.
 MAX_REPORTS = 1000
@@ -42,9 +43,19 @@ class PendingWrites:
         self._checkpoints: list[Checkpoint] = []
         self._uncopied: list[NewReport] = []
         self._next_action: Callable[[], None] | None = None
+        self._end: SegmentEnding | WentWarm | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._queue or self._has_batch)
+        return bool(self._queue or self._has_batch or self._end)
+
+    @property
+    def end(self) -> SegmentEnding | WentWarm | None:
+        """How the segment ended, once all earlier messages are written."""
+        return None if self._queue or self._has_batch else self._end
+
+    def add_end(self, end: SegmentEnding | WentWarm) -> None:
+        """Add the last message; a warm process may yet end."""
+        self._end = end
 
     def add(self, item: NewReport | Checkpoint | Callable[[], None]) -> None:
         """Add the newest message, or a call to make after all earlier messages."""

@@ -23,7 +23,7 @@ from optuna_deadline.rank.messages import (
 )
 from optuna_deadline.worker.pending_writes import PendingWrites
 from optuna_deadline.worker.rank_connection import Rank
-from optuna_deadline.worker.verdict import RankEnding, SegmentEnding, SegmentOutcome
+from optuna_deadline.worker.verdict import RankEnding, SegmentEnding, SegmentOutcome, WentWarm
 from optuna_deadline.worker.watchdog import kill_rank
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Inbox(Protocol):
         """Copy stored reports to Optuna."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Progress:
     """The progress and speed of a segment."""
 
@@ -90,26 +90,33 @@ class Progress:
 
 @dataclass
 class Gang:
-    """A running segment. Its ranks belong to the event loop's thread.
+    """A running segment: its ranks as the event loop's thread has them, and its mailbox.
 
-    ``pending_writes`` are written in order and repeated after database errors, so reports are
-    neither reordered nor lost.
+    The table thread writes what is in the mailbox, in order and again after database errors, so
+    reports are neither reordered nor lost. It reads ``progress`` and ``directive``, which are
+    replaced as a whole, and changes nothing but the fields that are its own.
     """
 
+    # Fixed at the grant.
     grant: Grant
     failures: int
     trained_before: float
     granted_at: float = field(default_factory=time.monotonic)
+    hang_timeout: float = HANG_TIMEOUT
+    known_limit: int | None = None  #: the most slots, as a segment before has said
+    resume: Path | None = None  #: the checkpoint that its ranks resume from
+    inbox: Inbox | None = None
+    #: lets the event loop's thread do something with its ranks
+    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
+    pending_writes: PendingWrites = field(default_factory=PendingWrites)  #: the mailbox
+
+    # The event loop's thread.
     ranks: list[Rank] = field(default_factory=list)
     directive: Directive = KEEP
     directive_sent_at: float | None = None
-    progress: Progress = field(default_factory=Progress)
-    progress_changed: bool = False
-    progress_due: float = 0.0  #: not written again before then
-    pending_writes: PendingWrites = field(default_factory=PendingWrites)
     directives_by_call: dict[int, Directive] = field(default_factory=dict)
+    progress: Progress = Progress()
     first_exit_at: float | None = None
-    hang_timeout: float = HANG_TIMEOUT
     last_message_at: float | None = None
     longest_silence: float = 0.0  #: seconds between two messages, the first since the grant
     longest_step_silence: float = 0.0  #: the same without the first one, which is a start
@@ -118,26 +125,22 @@ class Gang:
     overdue: bool = False
     #: whether one of its workers leaves, whose host may be switched off soon
     worker_leaving: bool = False
-    stop_seconds: float | None = None  #: from the directive to the last rank's exit
-    outcome: SegmentOutcome | None = None
-    lost: bool = False
+    abandoned: bool = False  #: whether it was killed since its slots are lost
+    concluded: bool = False  #: whether its end is in the mailbox
     #: the most slots that its ranks can train on, and why
     slot_limit: tuple[int, str] | None = None
-    known_limit: int | None = None  #: what a segment before has said
-    answered_error: bool = False  #: whether a call of one of its ranks raised here
+    answered_error: bool = False
     reported: bool = False  #: whether it has reported in this segment
-    #: its last report that no plan has seen: the step, and when it was stored
-    unplanned: tuple[int, float] | None = None
-    resume: Path | None = None  #: the checkpoint that its ranks resume from, or are about to read
-    saved: bool = False  #: whether the table has a checkpoint of this segment
-    warm: bool = False  #: whether its process is warm
-    warm_since: float | None = None  #: when it warm
+    saved: bool = False  #: whether it has saved a checkpoint in this segment
     #: when it disconnected ranks on other hosts, which may not know yet
     disconnected_at: float | None = None
     without_members: bool = False  #: whether it no longer has slots of other workers
-    inbox: Inbox | None = None
-    #: lets the event loop's thread do something with its ranks
-    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
+
+    # The table thread.
+    outcome: SegmentOutcome | None = None
+    lost: bool = False  #: whether its slots or its trial are another worker's
+    #: its last report that no plan has seen: the step, and when it was stored
+    unplanned: tuple[int, float] | None = None
 
     @property
     def number(self) -> int:
@@ -175,13 +178,6 @@ class Gang:
     def exited(self) -> bool:
         """Whether every rank has exited."""
         return bool(self.ranks) and all(rank.exited for rank in self.ranks)
-
-    @property
-    def left_at(self) -> float:
-        """When the last rank left its slot, even if that was written later."""
-        if self.warm_since is not None:
-            return self.warm_since
-        return min(time.monotonic(), max(rank.closed_at for rank in self.ranks))
 
     @property
     def never_reported(self) -> bool:
@@ -285,6 +281,15 @@ class Gang:
             if not rank.remote:
                 rank.extend_trust(until)
 
+    def lose(self) -> None:
+        """Write no more, and let the ranks be killed; in the table thread."""
+        self.lost = True
+        self.call_soon(self._abandon)
+
+    def _abandon(self) -> None:
+        self.abandoned = True
+        self.kill()
+
     def kill(self) -> None:
         """End every rank now."""
         for rank in self.ranks:
@@ -353,8 +358,25 @@ class Gang:
             self.kill()
         return self.overdue
 
+    def stay_warm(self) -> None:
+        """Its process needs its slot no more."""
+        self.pending_writes.add_end(WentWarm(self._stop_seconds(time.monotonic())))
+
+    def conclude(self) -> None:
+        """Add the end to the mailbox, once all ranks have exited and all pipes are read."""
+        waits = self.remote_ranks_may_run and not self.abandoned
+        if self.concluded or waits or not self.exited:
+            return
+        if all(rank.closed for rank in self.ranks):
+            self.concluded = True
+            self.pending_writes.add_end(self.ending())
+
+    def _stop_seconds(self, left_at: float) -> float | None:
+        return None if self.directive_sent_at is None else left_at - self.directive_sent_at
+
     def ending(self) -> SegmentEnding:
         """How it has ended, now that all ranks have exited."""
+        now = time.monotonic()
         return SegmentEnding(
             grant=self.grant,
             failures=self.failures,
@@ -374,6 +396,10 @@ class Gang:
             stepped=self.stepped,
             saved=self.saved,
             silent_for=self.hang_timeout if self.hung else None,
-            lost=self.lost,
+            lost=self.abandoned,
             answered_error=self.answered_error,
+            held_seconds=now - self.granted_at,
+            stop_seconds=self._stop_seconds(
+                min(now, max([rank.closed_at for rank in self.ranks], default=now))
+            ),
         )

@@ -111,6 +111,13 @@ class RankEnding:
 
 
 @dataclass(frozen=True)
+class WentWarm:
+    """A segment whose process needs its slot no more, and waits for the next one."""
+
+    stop_seconds: float | None  #: from the directive until then
+
+
+@dataclass(frozen=True)
 class SegmentEnding:
     """How a segment ended: all that its outcome depends on."""
 
@@ -123,7 +130,9 @@ class SegmentEnding:
     saved: bool = False
     silent_for: float | None = None  #: seconds, if its ranks were killed for their silence
     lost: bool = False
-    answered_error: bool = False
+    answered_error: bool = False  #: whether a call of one of its ranks raised in the worker
+    held_seconds: float = 0.0  #: since the grant
+    stop_seconds: float | None = None  #: from the directive to the last rank's exit
 
     @property
     def end(self) -> End | Died | CutOff | Absent:

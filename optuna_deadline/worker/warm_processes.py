@@ -85,10 +85,9 @@ class WarmProcesses:
         """End a trial's warm process, if there is one."""
         gang = self._kept.get(number)
         if gang is not None:
-            gang.lost = True  # its messages no longer count
             self._ending.append(gang)
             del self._kept[number]
-            gang.call_soon(gang.kill)
+            gang.lose()  # its messages no longer count
 
     def clear(self) -> None:
         """End all of them."""

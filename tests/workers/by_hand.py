@@ -191,6 +191,7 @@ class Hand:
         self.agent._event_loop.replace_dead(self.agent._all_gangs)
         self.receive()
         self.agent._enforce_time_limits()
+        self.agent._conclude()
         self.agent._table_pass()
         self.agent._event_loop.run_soon()
 

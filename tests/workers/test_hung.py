@@ -13,7 +13,7 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.rank.messages import End, Raised, Waits
 from optuna_deadline.worker import segment as gangs
 from optuna_deadline.worker.rank_connection import Rank
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Progress
 from optuna_deadline.worker.verdict import decide_outcome
 
 
@@ -51,7 +51,7 @@ def make(clock: Clock, patience: float = 60.0, ranks: int = 2) -> Gang:
 
 def speak(gang: Gang, clock: Clock, after: float) -> None:
     clock.now += after
-    gang.progress.position = 1.0
+    gang.progress = Progress(position=1.0)
     gang.receive(gang.ranks[0], Waits())
 
 

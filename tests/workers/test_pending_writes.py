@@ -14,6 +14,7 @@ from optuna_deadline.allocation.records import NewReport
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.worker import pending_writes as backlogs
 from optuna_deadline.worker.pending_writes import PendingWrites
+from optuna_deadline.worker.verdict import WentWarm
 
 
 class Away(Exception):
@@ -134,3 +135,18 @@ def test_a_turn_ends_when_its_time_is_up_and_the_rest_has_the_next() -> None:
     assert backlog, "a report was said after the last question"
     backlog.clear()
     assert not backlog and not backlog.write(database.store, database.copy, math.inf)
+
+
+def test_the_end_comes_once_everything_before_it_is_written() -> None:
+    backlog, database = PendingWrites(), Database(failures=["before"])
+    add(backlog, database, "report", 1)
+    backlog.add_end(WentWarm(0.5))
+    assert backlog and backlog.end is None
+    with pytest.raises(Away):
+        backlog.write(database.store, database.copy, math.inf)
+    assert backlog.end is None
+    backlog.write(database.store, database.copy, math.inf)
+    assert backlog.end == WentWarm(0.5)
+    add(backlog, database, "report", 2)
+    backlog.clear()  # another worker has the trial, and the ranks end
+    assert backlog.end == WentWarm(0.5)

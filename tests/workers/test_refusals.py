@@ -134,6 +134,7 @@ def test_the_limit_is_on_the_table_before_the_slots_are_free(
         SlotHealth(table, "me", 2),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
+        gang.conclude()
         assert writing.flush(gang, leaving=False)
     [line] = table.trials()
     assert (line.state, line.slot_limit, line.owner) == ("paused", 1, None) and replanned
