@@ -16,14 +16,15 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar, cast
 
 from optuna_deadline.checkpoints.folders import FolderCheckpoints
-from optuna_deadline.directives import Directive
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment, segment
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _INDEX = "fits/index.json"  # members of the archive, below its folder
 
 
@@ -36,8 +37,18 @@ class _Record:
     last_step: int  # the trial's step of the fit's last report
 
 
-class FitSegment(FolderCheckpoints):
-    """The segment of one fit of a trial; it implements :class:`~.segments.Segment`.
+def _passed_on(method: _Method) -> _Method:
+    """The same method of the trial's segment."""
+
+    @wraps(method)
+    def call(fit: FitSegment, *args: Any, **kwargs: Any) -> Any:
+        return getattr(fit._whole, method.__name__)(*args, **kwargs)
+
+    return cast(_Method, call)
+
+
+class FitSegment(FolderCheckpoints, Segment):
+    """The segment of one fit of a trial.
 
     Its steps count from the start of the fit, and :attr:`resume` is the state of this fit.
     """
@@ -55,6 +66,15 @@ class FitSegment(FolderCheckpoints):
         self.ended = False  #: whether its last state is saved
         self._ending = False
         self.last_state: Path | None = None  #: in rank 0, the file that :meth:`end` saved
+
+    newest = _passed_on(Segment.newest)
+    directive = _passed_on(Segment.directive)
+    even = _passed_on(Segment.even)
+    regime = _passed_on(Segment.regime)
+    limit_slots = _passed_on(Segment.limit_slots)
+    keep_slots = _passed_on(Segment.keep_slots)
+    leave = _passed_on(Segment.leave)
+    keep_warm = _passed_on(Segment.keep_warm)
 
     @property
     def fence(self) -> int:
@@ -124,38 +144,6 @@ class FitSegment(FolderCheckpoints):
             self.last_state = self._fits.place_of(self)
             shutil.copyfile(path, self.last_state)
         self._fits.add_ended(path, self)
-
-    def newest(self) -> Directive:
-        """The newest directive."""
-        return self._whole.newest()
-
-    def directive(self) -> Directive:
-        """The directive in force."""
-        return self._whole.directive()
-
-    def even(self, batch: int) -> None:
-        """Require a number of slots that divides ``batch``."""
-        self._whole.even(batch)
-
-    def regime(self, name: str) -> None:
-        """Name what decides how long a step takes."""
-        self._whole.regime(name)
-
-    def limit_slots(self, slots: int, reason: str) -> None:
-        """Limit the trial to a number of slots."""
-        self._whole.limit_slots(slots, reason)
-
-    def keep_slots(self) -> None:
-        """Ask that no further plan pauses or resizes the trial."""
-        getattr(self._whole, "keep_slots", lambda: None)()
-
-    def leave(self, directive: Directive | None = None) -> NoReturn:
-        """End the segment."""
-        self._whole.leave(directive)
-
-    def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """Release the slot and wait."""
-        self._whole.keep_warm(asked_to_go)
 
 
 class TrialFits:

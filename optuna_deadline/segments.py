@@ -31,7 +31,7 @@ class SegmentEnd(BaseException):
 
 @runtime_checkable
 class Segment(Protocol):
-    """The segment of one rank, and its messages to the worker."""
+    """The segment of one rank, and its messages to the worker; plain Optuna has none."""
 
     elastic: bool  #: False in plain Optuna, where slots never change
     rank: int
@@ -54,12 +54,15 @@ class Segment(Protocol):
 
     def progress(self, position: float) -> None:
         """Report the progress in steps, with fractions; cheap enough for every batch."""
+        return None
 
     def horizon(self, last_step: int) -> None:
         """Set the step at which the objective ends by itself."""
+        return None
 
     def even(self, batch: int) -> None:
         """Require a number of slots that divides ``batch``, from the next plan on."""
+        return None
 
     def regime(self, name: str) -> None:
         """Name what decides how long a step takes, such as ``"batch 128, bf16"``.
@@ -67,6 +70,7 @@ class Segment(Protocol):
         A training whose name changes has another pace from its last report on: plans, and
         comparisons of gangs, then use what it trained since. Up to 40 printable characters.
         """
+        return None
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Limit the trial to ``slots`` slots, from the next plan on.
@@ -82,6 +86,7 @@ class Segment(Protocol):
 
     def keep_slots(self) -> None:
         """Ask that no further plan pauses or resizes the trial: it could not resume from here."""
+        return None
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished, synced file in :attr:`folder` the trial's newest checkpoint.
@@ -91,6 +96,7 @@ class Segment(Protocol):
             step: The last step it contains.
             value: The value that this very state reported, if it did.
         """
+        return None
 
     def save(
         self,
@@ -115,6 +121,7 @@ class Segment(Protocol):
         Returns:
             The file, or None if it was not written.
         """
+        return None
 
     def save_dir(self, *, step: int, value: float | None = None) -> AbstractContextManager[Path]:
         """A folder to fill in a ``with`` block; its content becomes the newest checkpoint.
@@ -152,10 +159,11 @@ class Segment(Protocol):
         Args:
             asked_to_go: Returns whether the process has to end instead of waiting.
         """
+        return None
 
 
-class WholeTrial(FolderCheckpoints):
-    """The segment of a trial that plain Optuna runs from beginning to end."""
+class WholeTrial(FolderCheckpoints, Segment):
+    """The segment of a trial that plain Optuna runs from beginning to end; it saves nothing."""
 
     elastic = False
     rank = 0
@@ -176,45 +184,13 @@ class WholeTrial(FolderCheckpoints):
         """A plain trial has no directives."""
         return KEEP
 
-    def progress(self, position: float) -> None:
-        """Do nothing: a plain trial has no worker."""
-
-    def horizon(self, last_step: int) -> None:
-        """Do nothing: a plain trial has no worker."""
-
-    def even(self, batch: int) -> None:
-        """A plain trial has one device."""
-
-    def regime(self, name: str) -> None:
-        """Do nothing: a plain trial has no worker."""
-
     def limit_slots(self, slots: int, reason: str) -> None:
         """Log it: plain Optuna does not say how many devices a trial has."""
         _logger.warning("This trial trains on %s: %s", at_most(slots), reason)
 
-    def keep_slots(self) -> None:
-        """Nothing does either."""
-
-    def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
-        """A plain trial is never resumed."""
-
-    def save(
-        self,
-        write: Callable[[Path], Any],
-        *,
-        step: int,
-        value: float | None = None,
-        name: str | None = None,
-    ) -> Path | None:
-        """A plain trial is never resumed, so nothing is written."""
-        return None
-
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment as :meth:`Segment.leave` does."""
         raise SegmentEnd(directive or KEEP)
-
-    def keep_warm(self, asked_to_go: Callable[[], bool] = lambda: False) -> None:
-        """A plain trial is never warm."""
 
 
 def segment(trial: Any) -> Segment:

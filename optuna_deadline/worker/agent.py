@@ -28,11 +28,11 @@ from optuna_deadline.forecasting.throughput import closing_seconds, distant_data
 from optuna_deadline.planning.leftovers import delete_needless
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
+from optuna_deadline.worker.cross_host import CrossHostGangs, busy_slots
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import Offer, host_name, threads_of
 from optuna_deadline.worker.event_loop import EventLoop
-from optuna_deadline.worker.fork import RankSettings
-from optuna_deadline.worker.gang_member import CrossHostGangs, busy_slots
+from optuna_deadline.worker.fork import RankForker
 from optuna_deadline.worker.launcher import SegmentLauncher
 from optuna_deadline.worker.lease_clock import IDLE_GONE_SECONDS, LeaseClock
 from optuna_deadline.worker.outbox import Outbox
@@ -137,34 +137,22 @@ class Agent:
         )
         direction = study.direction.name.lower()
 
-        def rank_settings() -> RankSettings:
-            return RankSettings(self._folders, direction, table.grace)
-
+        forker = RankForker(self._event_loop, self._lease_clock, table, self._folders, direction)
         self._cross_host = CrossHostGangs(
-            table,
-            self.id,
-            self._event_loop,
-            self._member_fetcher,
-            self._lease_clock,
-            rank_settings,
-            machine_info.address,
-            self._gangs,
+            table, self.id, forker, self._member_fetcher, machine_info.address, self._gangs
         )
-        self._member = self._cross_host.member
         self._sampler = TrialSampler(study, self._keep_leases, self._is_open)
         self._launcher = SegmentLauncher(
             self._sampler,
             table,
             self.id,
-            self._event_loop,
-            rank_settings,
+            forker,
             self._fetcher,
             self._sweeper,
-            self._lease_clock,
             hang_timeout,
             self._membership.reaches,
             self._warm,
-            self._cross_host.leader,
+            self._cross_host.rank_server,
         )
         self._slot_health = SlotHealth(table, self.id, offer.size)
         self._outbox = Outbox(table, self.id, self._warm, self._note_change, self._slot_health)
@@ -292,7 +280,7 @@ class Agent:
 
     def _own_gangs(self) -> list[Gang]:
         """The gangs that hold slots of this worker."""
-        return [*self._member.gangs, *self._gangs.values()]
+        return [*self._cross_host.gangs, *self._gangs.values()]
 
     def _all_gangs(self) -> list[Gang]:
         """All gangs, warm ones first: a process that is woken sends in its new gang."""
@@ -303,7 +291,7 @@ class Agent:
         for gang in self._gangs.values():
             if gang.exited and not gang.lost:
                 self._table.release(self.id, gang.grant, "paused", ended="abandoned")
-        self._member.release_finished()
+        self._cross_host.release_finished()
 
     def _leave_pool(self) -> None:
         """Leave the pool; if the database is locked, the leases expire instead."""
@@ -323,7 +311,7 @@ class Agent:
             goodbye.result()
 
     def _finished(self) -> bool:
-        busy = self._gangs or self._member.busy
+        busy = self._gangs or self._cross_host.busy
         return not busy and (self._settled or self.leaving is not None)
 
     def _poll_pipes(self) -> None:
@@ -354,7 +342,7 @@ class Agent:
                     self._sweep_after(gang)
                 self._keep_leases()
             self._slot_health.reconcile()  # before anything starts on a slot that fails
-            if self._member.release_finished():
+            if self._cross_host.release_finished():
                 self._next_poll = 0.0
             now = time.monotonic()
             if now >= self._next_poll:
@@ -399,8 +387,8 @@ class Agent:
     def _renew(self) -> None:
         mine = [gang for gang in self._gangs.values() if not gang.lost]
         held = [pair for gang in mine for pair in gang.grant.slots]
-        renewal = self._lease_clock.renew([*held, *self._member.held_slots])
-        self._member.apply_renewal(renewal.kept)
+        renewal = self._lease_clock.renew([*held, *self._cross_host.held_slots])
+        self._cross_host.apply_renewal(renewal.kept)
         if self._membership.check_offers(renewal.offers, self._slot_health.withdrawn):
             self._slot_health.note_registration()
         for gang in mine:
@@ -435,7 +423,7 @@ class Agent:
         if self._event_loop.fork_server.ready:
             for row in orders.trials:
                 self._keep_leases()
-                self._launcher.start(row, self._gangs, busy_slots(self._member.gangs))
+                self._launcher.start(row, self._gangs, busy_slots(self._cross_host.gangs))
 
     def _is_open(self) -> bool:
         return self.leaving is None and self._may_start()
@@ -454,7 +442,7 @@ class Agent:
     def _apply_drain(self, drained: bool) -> None:
         """Leave once the plan has moved all trials of a drained worker."""
         self._membership.set_drained(drained, self.leaving is not None)
-        busy = self._gangs or self._member.busy
+        busy = self._gangs or self._cross_host.busy
         if drained and not busy and self.leaving is None:
             self.leave("the host is drained")
 
@@ -503,8 +491,8 @@ class Agent:
         for gang in gangs:
             self._direct(gang, gang.directive)
         if self.leaving is not None or fading:
-            self._member.announce_leaving(self.leaving or "another host's database is away")
-        self._member.enforce_time_limits(over=now >= self._deadline - LAST_MOMENT)
+            self._cross_host.announce_leaving(self.leaving or "another host's database is away")
+        self._cross_host.enforce_time_limits(over=now >= self._deadline - LAST_MOMENT)
         for gang in gangs:
             gang.kill_stragglers()
             gang.kill_hung()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
-from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
+from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial, Rendezvous
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher, CheckpointSweeper
-from optuna_deadline.worker.event_loop import EventLoop
-from optuna_deadline.worker.fork import RankSettings, fork_ranks
-from optuna_deadline.worker.gang_leader import GangLeader
+from optuna_deadline.rank.rendezvous import RankServer
+from optuna_deadline.worker.devices import free_port
+from optuna_deadline.worker.fork import LocalRanks, RankForker
 from optuna_deadline.worker.inbox import TrialInbox
-from optuna_deadline.worker.lease_clock import LeaseClock
 from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.rules import is_to_start, own_slots
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
@@ -28,15 +28,13 @@ class SegmentLauncher:
         sampler: Makes the Optuna trials.
         table: The allocation table.
         worker_id: The worker.
-        event_loop: Has the fork server.
-        settings: Settings of all ranks of the worker.
+        forker: Forks the ranks.
         fetcher: Finds the checkpoint to resume from.
         sweeper: Deletes checkpoints that no row names.
-        lease_clock: Until when the leases are trusted.
         hang_timeout: Seconds without a message after which ranks count as hung.
         reaches: Whether this worker can read files of an origin.
         warm: The warm processes.
-        gang_leader: Connects ranks on several hosts.
+        rank_server: Accepts ranks of other hosts; None if the worker is in no gang with them.
     """
 
     def __init__(
@@ -44,28 +42,24 @@ class SegmentLauncher:
         sampler: TrialSampler,
         table: AllocationTable,
         worker_id: str,
-        event_loop: EventLoop,
-        settings: Callable[[], RankSettings],
+        forker: RankForker,
         fetcher: CheckpointFetcher,
         sweeper: CheckpointSweeper,
-        lease_clock: LeaseClock,
         hang_timeout: float,
         reaches: Callable[[CheckpointOrigin], bool],
         warm: WarmProcesses,
-        gang_leader: GangLeader,
+        rank_server: RankServer | None,
     ) -> None:
         self._sampler = sampler
         self._table = table
         self._worker_id = worker_id
-        self._event_loop = event_loop
-        self._settings = settings
+        self._forker = forker
         self._fetcher = fetcher
         self._sweeper = sweeper
-        self._lease_clock = lease_clock
         self._hang_timeout = hang_timeout
         self._reaches = reaches
         self._warm = warm
-        self._gang_leader = gang_leader
+        self._rank_server = rank_server
         self._saving = Outage()
 
     def start(
@@ -86,7 +80,7 @@ class SegmentLauncher:
         saved = self._table.checkpoints(row.number) if warm is None else []
         if warm is None and not self._can_resume(row, saved):
             return
-        others = self._gang_leader.free_member_slots(row)
+        others = self._free_member_slots(row)
         if others is None:
             return
         try:
@@ -97,13 +91,13 @@ class SegmentLauncher:
         sent = time.monotonic()
         slots = self._warm.least_missed_first(free)[:own] if warm is None else [warm]
         grant = self._table.acquire(self._worker_id, row.number, slots, others)
-        if grant is None or time.monotonic() >= self._lease_clock.trusted_until:
+        if grant is None or not self._forker.may_fork:
             return  # this worker was frozen in between: another trial may have the slots
         if grant.fence == row.fence + 1:
             self._sweeper.sweep_unnamed(row.number, row.fence)
         gang = Gang(
             grant, row.failures, trained, granted_at=sent, hang_timeout=self._hang_timeout,
-            known_limit=row.slot_limit, call_soon=self._event_loop.call_soon,
+            known_limit=row.slot_limit, call_soon=self._forker.event_loop.call_soon,
         )  # fmt: skip
         gang.inbox = TrialInbox(
             self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler,
@@ -114,13 +108,7 @@ class SegmentLauncher:
             self._warm.wake(row.number, gang)
             return
         resume = gang.resume = self._fetcher.result(row.number)
-        local_ranks = self._gang_leader.open_rendezvous(gang, resume, saved)
-        settings, until = self._settings(), self._lease_clock.trusted_until
-        gang.call_soon(
-            lambda: fork_ranks(
-                self._event_loop.fork_server, gang, local_ranks, resume, settings, until
-            )
-        )
+        self._forker.fork(gang, self._open_rendezvous(gang, resume, saved), resume)
 
     def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:
         """Whether the trial's checkpoint is here, or its warm process can go on."""
@@ -133,3 +121,38 @@ class SegmentLauncher:
     def _free_slots(self, gangs: Mapping[int, Gang]) -> list[int]:
         busy = {slot for gang in gangs.values() for slot, _ in gang.grant.slots}
         return [slot for slot in self._table.free_slots(self._worker_id) if slot not in busy]
+
+    def _free_member_slots(self, row: PlannedTrial) -> dict[str, list[int]] | None:
+        """Free slots of the other workers in a plan's line; None if too few are free."""
+        found = {}
+        for name, count in row.others:
+            free = self._table.free_slots(name)
+            if len(free) < count or self._rank_server is None:
+                return None
+            found[name] = free[:count]
+        return found
+
+    def _open_rendezvous(
+        self, gang: Gang, resume: Path | None, saved: Collection[Checkpoint]
+    ) -> LocalRanks:
+        """Open the rendezvous of a granted gang; returns the ranks to fork here.
+
+        It is written to the table once the database answers, again if necessary.
+        """
+        grant = gang.grant
+        if self._rank_server is None or not grant.others:
+            return LocalRanks(0, grant.size, 0, ("127.0.0.1", free_port()))
+        door = self._rank_server.endpoint
+        where = Rendezvous(
+            door.address, free_port(door.address), door.port, door.key,
+            None if resume is None else _location_of(resume, saved),
+        )  # fmt: skip
+        gang.pending_writes.add(
+            lambda: self._table.publish_rendezvous(self._worker_id, grant, where)
+        )
+        return LocalRanks(0, grant.size, 0, (where.address, where.port), door.address)
+
+
+def _location_of(resume: Path, saved: Collection[Checkpoint]) -> str:
+    """The local path of the fetched checkpoint, for the ranks on other hosts."""
+    return next(str(one.path) for one in saved if Path(str(one.path)).name == resume.name)

@@ -105,7 +105,7 @@ class Gang:
     hang_timeout: float = HANG_TIMEOUT
     known_limit: int | None = None  #: the most slots, as a segment before has said
     resume: Path | None = None  #: the checkpoint that its ranks resume from
-    inbox: Inbox | None = None
+    inbox: Inbox | None = None  #: None if its ranks send to the leader on another host
     #: lets the event loop's thread do something with its ranks
     call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
     pending_writes: PendingWrites = field(default_factory=PendingWrites)  #: the mailbox
@@ -186,7 +186,6 @@ class Gang:
 
     def receive(self, rank: Rank, message: Message) -> None:
         """Handle a message of a rank."""
-        assert self.inbox is not None
         now = time.monotonic()
         self.longest_silence = max(
             self.longest_silence, now - (self.last_message_at or self.granted_at)
@@ -194,7 +193,8 @@ class Gang:
         if self.last_message_at is not None:
             self.longest_step_silence = max(self.longest_step_silence, now - self.last_message_at)
         self.last_message_at = now
-        self.inbox.receive(rank, message)
+        if self.inbox is not None:
+            self.inbox.receive(rank, message)
 
     def send_directive(self, directive: Directive) -> None:
         """Send a directive to every rank; a later one replaces an earlier one."""

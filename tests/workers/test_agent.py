@@ -625,13 +625,13 @@ def test_rank_0_says_how_a_gang_over_two_hosts_ended() -> None:
 
 
 def test_a_part_that_was_lost_is_renewed_again_before_a_rank_is_forked(hand: Hand) -> None:
-    member, part = hand.agent._member, GangPart(hand.agent.id, 1, ((2, 1),), ("cpu:0",))
+    member, part = hand.agent._cross_host, GangPart(hand.agent.id, 1, ((2, 1),), ("cpu:0",))
     waits = GangMembership(0, 0, 1, "leader", 2, part, True, None)
-    assert member.reconcile([waits], [], open=True)
+    assert member._reconcile_parts([waits], open=True)
     member.apply_renewal({(2, 1)})
     member.apply_renewal(set())  # reaped meanwhile
     meets = replace(waits, rendezvous=Rendezvous("host", 1, 2, "key"))
-    assert member.reconcile([meets], [], open=True), "no renewal is asked for"
+    assert member._reconcile_parts([meets], open=True), "no renewal is asked for"
     assert not hand.fork_server.ranks
 
 

@@ -7,21 +7,15 @@ releases its part, which ends the segment for all.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from optuna_deadline.allocation.records import GangMembership, Grant, NewReport, Orders
+from optuna_deadline.allocation.records import GangMembership, Grant, Orders
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.restore import CheckpointFetcher
 from optuna_deadline.rank.channel import Channel
-from optuna_deadline.rank.messages import Leaves, Message
+from optuna_deadline.rank.messages import Leaves
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, RankServer
-from optuna_deadline.worker.event_loop import EventLoop
-from optuna_deadline.worker.fork import LocalRanks, RankSettings, fork_ranks
-from optuna_deadline.worker.gang_leader import GangLeader
-from optuna_deadline.worker.lease_clock import LeaseClock
-from optuna_deadline.worker.rank_connection import Rank
+from optuna_deadline.worker.fork import LocalRanks, RankForker
 from optuna_deadline.worker.segment import Gang
 
 _logger = logging.getLogger("optuna_deadline")
@@ -29,36 +23,37 @@ _logger = logging.getLogger("optuna_deadline")
 Key = tuple[int, int]  #: number and fence
 
 
-class GangMember:
-    """The parts that a worker gives to other workers' gangs.
+class CrossHostGangs:
+    """The parts that a worker gives to others' gangs, and the ranks of others in its own.
 
     Args:
         table: The allocation table.
         worker_id: The worker.
-        event_loop: Has the fork server.
-        fetcher: Fetches checkpoints to this host.
-        lease_clock: Until when the leases are trusted.
-        settings: Settings of all ranks of the worker.
-        address: The address of this host for others.
+        forker: Forks the ranks.
+        fetcher: Fetches checkpoints of others' trials to this host.
+        address: The address of this host for others; None if the worker is in no gang with them.
+        led_gangs: The gangs that this worker leads, by trial number.
+
+    Attributes:
+        rank_server: Accepts the ranks of others in its own gangs.
     """
 
     def __init__(
         self,
         table: AllocationTable,
         worker_id: str,
-        event_loop: EventLoop,
+        forker: RankForker,
         fetcher: CheckpointFetcher,
-        lease_clock: LeaseClock,
-        settings: Callable[[], RankSettings],
         address: str | None,
+        led_gangs: Mapping[int, Gang],
     ) -> None:
         self._table = table
         self._worker_id = worker_id
-        self._event_loop = event_loop
+        self._forker = forker
         self._fetcher = fetcher
-        self._lease_clock = lease_clock
-        self._settings = settings
         self._address = address
+        self._led_gangs = led_gangs
+        self.rank_server = None if address is None else RankServer(address, self._admit_rank)
         self._accepted: dict[Key, GangMembership] = {}  # renewed, without ranks so far
         self._renewed: set[Key] = set()
         self._gangs: dict[Key, Gang] = {}
@@ -94,19 +89,31 @@ class GangMember:
             else:
                 self._drop(key)
 
-    def reconcile(
-        self, memberships: Collection[GangMembership], occupied: Collection[int], *, open: bool
-    ) -> bool:
-        """Start the parts that the table asks for and end those that are over.
+    def reconcile(self, orders: Orders, renew: Callable[[], None], *, open: bool) -> None:
+        """Start the parts that the table asks for and end those that are over, if any are.
 
         Args:
-            memberships: As the table has them now.
-            occupied: Slots with other ranks of this worker.
+            orders: The orders in the newest reading.
+            renew: Renews all leases of the worker, before a rank is forked.
             open: Whether new parts may start.
-
-        Returns:
-            Whether leases must be renewed before a rank is forked.
         """
+        leads = any(gang.grant.others for gang in self._led_gangs.values())
+        if not (orders.in_gangs or leads or self.busy):
+            return
+        memberships = self._table.memberships(self._worker_id)
+        led = list(self._led_gangs.values())
+        self._forker.event_loop.call_soon(lambda: _drop_lost_members(led, memberships))
+        if self._reconcile_parts(memberships, open=open):
+            renew()
+            self._reconcile_parts(memberships, open=open)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self.rank_server is not None:
+            self.rank_server.close()
+
+    def _reconcile_parts(self, memberships: Collection[GangMembership], *, open: bool) -> bool:
+        """Follow the table; returns whether leases must be renewed before a rank is forked."""
         mine = {(h.number, h.fence): h for h in memberships if h.part.worker == self._worker_id}
         for key, gang in self._gangs.items():
             if key not in mine:
@@ -125,10 +132,10 @@ class GangMember:
             self._accepted[key] = hand
             if (
                 key in self._renewed
-                and self._event_loop.fork_server.ready
+                and self._forker.event_loop.fork_server.ready
                 and self._can_start(hand)
             ):
-                self._fork(key, hand, occupied)
+                self._fork(key, hand)
         return any(key not in self._renewed for key in self._accepted)
 
     def release_finished(self) -> bool:
@@ -155,6 +162,19 @@ class GangMember:
             if over:
                 gang.kill()
 
+    def _admit_rank(self, number: int, fence: int, index: int, link: Channel) -> bool:
+        """Let a rank from another host be attached; called in a thread of its own."""
+        gang = self._led_gangs.get(number)
+        if gang is None or gang.grant.fence != fence:
+            return False
+
+        def attach() -> None:
+            if not gang.attach_remote_rank(index, link):
+                link.close()
+
+        self._forker.event_loop.call_soon(attach)
+        return True
+
     def _can_start(self, membership: GangMembership) -> bool:
         """Whether the ranks can start: the rendezvous is known and the checkpoint is here."""
         if membership.rendezvous is None:
@@ -169,13 +189,13 @@ class GangMember:
         self._table.release_part(self._worker_id, membership.number, membership.fence)
         return False
 
-    def _fork(self, key: Key, membership: GangMembership, occupied: Collection[int]) -> None:
+    def _fork(self, key: Key, membership: GangMembership) -> None:
         """Fork the ranks; this worker has renewed the slots and may trust them."""
         part, where = membership.part, membership.rendezvous
-        taken = {*occupied, *(slot for gang in self.gangs for slot, _ in gang.grant.slots)}
+        taken = busy_slots([*self._led_gangs.values(), *self.gangs])
         if where is None or not taken.isdisjoint([slot for slot, _ in part.slots]):
             return  # a rank that lost them is about to exit
-        if time.monotonic() >= self._lease_clock.trusted_until:
+        if not self._forker.may_fork:
             return
         resume = None if where.resume_location is None else self._fetcher.result(membership.number)
         self._drop(key)
@@ -188,9 +208,7 @@ class GangMember:
         grant = Grant(
             membership.number, membership.trial_id, membership.fence, part.slots, part.devices
         )
-        gang = self._gangs[key] = Gang(
-            grant, 0, 0.0, inbox=_NullInbox(), call_soon=self._event_loop.call_soon
-        )
+        gang = self._gangs[key] = Gang(grant, 0, 0.0, call_soon=self._forker.event_loop.call_soon)
         local_ranks = LocalRanks(
             part.first_rank,
             membership.size,
@@ -199,31 +217,11 @@ class GangMember:
             self._address,
             LeaderEndpoint(where.address, where.link_port, where.key),
         )
-        settings, until = self._settings(), self._lease_clock.trusted_until
-        gang.call_soon(
-            lambda: fork_ranks(
-                self._event_loop.fork_server, gang, local_ranks, resume, settings, until
-            )
-        )
+        self._forker.fork(gang, local_ranks, resume)
 
     def _drop(self, key: Key) -> None:
         self._accepted.pop(key, None)
         self._renewed.discard(key)
-
-
-class _NullInbox:
-    """The inbox of ranks that send to the leader on another host."""
-
-    never_reported = True
-
-    def receive(self, rank: Rank, message: Message) -> None:
-        """Ignore the message: these ranks send nothing here."""
-
-    def store(self, reports: Sequence[NewReport], checkpoints: Sequence[Checkpoint]) -> None:
-        """Do nothing: the leader stores their reports."""
-
-    def copy_to_optuna(self, reports: Sequence[NewReport]) -> None:
-        """Do nothing: the leader copies the trial's reports."""
 
 
 def busy_slots(gangs: Iterable[Gang]) -> set[int]:
@@ -231,74 +229,15 @@ def busy_slots(gangs: Iterable[Gang]) -> set[int]:
     return {slot for gang in gangs for slot, _ in gang.grant.slots}
 
 
-class CrossHostGangs:
-    """A worker's side of gangs over several workers: those it leads, and the parts it gives.
-
-    Args:
-        table: The allocation table.
-        worker_id: The worker.
-        event_loop: Has the fork server.
-        fetcher: Fetches checkpoints of others' trials to this host.
-        lease_clock: Until when the leases are trusted.
-        settings: Settings of all ranks of the worker.
-        address: The address of this host for others; None if the worker is in no gang with them.
-        led_gangs: The gangs that this worker leads, by trial number.
-    """
-
-    def __init__(
-        self,
-        table: AllocationTable,
-        worker_id: str,
-        event_loop: EventLoop,
-        fetcher: CheckpointFetcher,
-        lease_clock: LeaseClock,
-        settings: Callable[[], RankSettings],
-        address: str | None,
-        led_gangs: Mapping[int, Gang],
-    ) -> None:
-        self._table = table
-        self._worker_id = worker_id
-        self._event_loop = event_loop
-        self._led_gangs = led_gangs
-        self._rank_server = None if address is None else RankServer(address, self._admit_rank)
-        self.leader = GangLeader(table, worker_id, self._rank_server)
-        self.member = GangMember(
-            table, worker_id, event_loop, fetcher, lease_clock, settings, address
-        )
-
-    def reconcile(self, orders: Orders, renew: Callable[[], None], *, open: bool) -> None:
-        """Reconcile with the table, if anything needs it.
-
-        Args:
-            orders: The orders in the newest reading.
-            renew: Renews all leases of the worker.
-            open: Whether new parts may start.
-        """
-        leads = any(gang.grant.others for gang in self._led_gangs.values())
-        if not (orders.in_gangs or leads or self.member.busy):
-            return
-        hands = self._table.memberships(self._worker_id)
-        led = list(self._led_gangs.values())
-        self._event_loop.call_soon(lambda: self.leader.drop_lost_members(led, hands))
-        occupied = busy_slots(self._led_gangs.values())
-        if self.member.reconcile(hands, occupied, open=open):
-            renew()
-            self.member.reconcile(hands, occupied, open=open)
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        if self._rank_server is not None:
-            self._rank_server.close()
-
-    def _admit_rank(self, number: int, fence: int, index: int, link: Channel) -> bool:
-        """Let a rank from another host be attached; called in a thread of its own."""
-        gang = self._led_gangs.get(number)
-        if gang is None or gang.grant.fence != fence:
-            return False
-
-        def attach() -> None:
-            if not gang.attach_remote_rank(index, link):
-                link.close()
-
-        self._event_loop.call_soon(attach)
-        return True
+def _drop_lost_members(gangs: Collection[Gang], memberships: Collection[GangMembership]) -> None:
+    """End the gangs that have lost a member."""
+    there = {(hand.number, hand.fence, hand.part.worker) for hand in memberships}
+    for gang in gangs:
+        gone = [
+            part.worker
+            for part in gang.grant.others
+            if (gang.number, gang.grant.fence, part.worker) not in there
+        ]
+        for worker in gone:
+            gang.drop_member(worker)
+        gang.without_members = len(gone) == len(gang.grant.others)
