@@ -160,11 +160,14 @@ class SimulatedSegment:
     # The ways to end.
 
     def send_directive(self, directive: Directive) -> None:
-        """Follow a directive; a rank that is still starting leaves before its first step."""
-        if self.directive.leave or not directive.leave:
+        """Follow a directive; a rank that is still starting leaves before its first step.
+
+        One that already leaves does so for the newest reason.
+        """
+        leaves, self.directive = self.directive.leave, directive
+        if leaves or not directive.leave:
             return
         self._cancel()
-        self.directive = directive
         now = self._world.timeline.now()
         self._stopped_at = max(now, self._ready)
         left = self._stopped_at + self._world.cluster.stop
@@ -199,8 +202,7 @@ class SimulatedSegment:
 
     def lose_peer_host(self) -> None:
         """Another host of the gang is gone; the training since the last checkpoint is lost."""
-        self._count_lost()
-        self._close("paused", "died", failures=self._failures)
+        self._die()
 
     def _count_lost(self) -> None:
         lost = self._seconds(self._saved, max(self._saved, self._position()))
