@@ -7,9 +7,10 @@ value is an error inside the objective, and a peer that sends one concerns its o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from optuna_deadline.directives import Directive
 from optuna_deadline.errors import at_most
@@ -22,15 +23,106 @@ MAX_STEP = 2**31 - 1
 MESSAGES: dict[str, type[Message]] = {}
 
 
+def checked_step(step: int) -> int:
+    """Check that the databases can keep a step.
+
+    Raises:
+        ValueError: It is negative or too large.
+    """
+    step = int(step)
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(
+            f"A step must be from 0 to {MAX_STEP:,}, but got {step:,}: report after so many "
+            "epochs, batches or thousands of tokens."
+        )
+    return step
+
+
+def checked_regime(name: str) -> str:
+    """Check that the databases can keep the name of a regime.
+
+    Raises:
+        ValueError: It is empty, too long or not printable.
+    """
+    if not 0 < len(name) <= MAX_REGIME or not name.isprintable():
+        raise ValueError(
+            f"Name a regime in 1 to {MAX_REGIME} printable characters, not {name!r:.100}."
+        )
+    return name
+
+
+def checked_finite(value: float) -> float:
+    """Check that a position or a time is finite.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"A position and a time of training must be finite, but one is {value}.")
+    return value
+
+
+def checked_text(value: str) -> str:
+    """Check that PostgreSQL can keep a text.
+
+    Raises:
+        ValueError: It has a character of code 0.
+    """
+    if "\0" in value:
+        raise ValueError(f"Text without the character of code 0 can be kept, not {value!r:.100}.")
+    return value
+
+
+#: What fields are beside their type: the check raises an error for another value.
+Step = Annotated[int, checked_step]
+Finite = Annotated[float, checked_finite]
+Slots = Annotated[int, at_most]
+Regime = Annotated[str, checked_regime]
+Text = Annotated[str, checked_text]
+
+
 @dataclass(frozen=True)
 class Message:
     """A message; its fields are checked when it is made."""
 
+    _checked: ClassVar[list[tuple[str, Sequence[Any], Callable[[Any], object] | None]]]
+
     def __init_subclass__(cls) -> None:
         MESSAGES[cls.__name__] = cls
+        cls._checked = [(name, *_checks_of(hint)) for name, hint in _hints_of(cls)]
 
     def __post_init__(self) -> None:
-        """Check the fields; raises ValueError."""
+        """Check the fields by their types.
+
+        Raises:
+            ValueError: One has another type, or a value that the database would refuse later.
+            DeadlineError: The same, for a limit.
+        """
+        for name, kinds, check in self._checked:
+            value = getattr(self, name)
+            if not any(_is_of(kind, value) for kind in kinds):
+                raise ValueError(f"A message cannot have {value!r:.100} as its {name}.")
+            if check is not None:
+                check(value)
+
+
+def _hints_of(message: type[Message]) -> list[tuple[str, Any]]:
+    hints = get_type_hints(message, include_extras=True)
+    return [(name, hint) for name, hint in hints.items() if not name.startswith("_")]
+
+
+def _checks_of(hint: Any) -> tuple[Sequence[Any], Callable[[Any], object] | None]:
+    """The types that a field may have, and its further check."""
+    check = None
+    if get_origin(hint) is Annotated:
+        hint, check = get_args(hint)
+    return get_args(hint) if isinstance(hint, UnionType) else [get_origin(hint) or hint], check
+
+
+def _is_of(kind: Any, value: object) -> bool:
+    if kind in (int, float):
+        return (type(value) is int and abs(value) < 2**63) or (type(value) is kind is float)
+    return kind is Any or isinstance(value, kind)
 
 
 # From a rank to the worker.
@@ -41,70 +133,46 @@ class Reported(Message):
     """A value of the objective."""
 
     value: float
-    step: int
-    trained: float  #: seconds of training in this segment
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
-        _check_numbers(self.value)
-        _check_numbers(self.trained, finite=True)
+    step: Step
+    trained: Finite  #: seconds of training in this segment
 
 
 @dataclass(frozen=True)
 class Advanced(Message):
     """A position in the training, in reports."""
 
-    start: float  #: the segment's first position
-    position: float
-    trained: float  #: seconds from the first to this one
-
-    def __post_init__(self) -> None:
-        _check_numbers(self.start, self.position)
-        _check_numbers(self.trained, finite=True)
-        if not math.isfinite(self.start) or not math.isfinite(self.position):
-            raise ValueError(f"A position must be finite, but is {self.position}.")
+    start: Finite  #: the segment's first position
+    position: Finite
+    trained: Finite  #: seconds from the first to this one
 
 
 @dataclass(frozen=True)
 class LastStep(Message):
     """The step at which the objective ends."""
 
-    step: int
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
+    step: Step
 
 
 @dataclass(frozen=True)
 class BatchSize(Message):
     """The batch that the number of slots must divide."""
 
-    size: int
-
-    def __post_init__(self) -> None:
-        _check_step(self.size)
+    size: Step
 
 
 @dataclass(frozen=True)
 class RegimeNamed(Message):
     """What decides from now on how long a step takes."""
 
-    name: str
-
-    def __post_init__(self) -> None:
-        checked_regime(self.name)
+    name: Regime
 
 
 @dataclass(frozen=True)
 class Limited(Message):
     """The most slots that the trial can train on, and why."""
 
-    slots: int
-    reason: str
-
-    def __post_init__(self) -> None:
-        at_most(self.slots)  # raises for an invalid limit
-        _check_text(self.reason)
+    slots: Slots
+    reason: Text
 
 
 @dataclass(frozen=True)
@@ -113,39 +181,24 @@ class Pausable(Message):
 
     pausable: bool
 
-    def __post_init__(self) -> None:
-        _check(type(self.pausable) is bool, self.pausable)
-
 
 @dataclass(frozen=True)
 class Saved(Message):
     """A checkpoint that is complete."""
 
-    path: str
-    step: int
+    path: Text
+    step: Step
     value: float | None
     size: int  #: bytes
-    checksum: str
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
-        _check_text(self.path, self.checksum)
-        _check(type(self.size) is int, self.size)
-        _check_numbers(self.size)
-        if self.value is not None:
-            _check_numbers(self.value)
+    checksum: Text
 
 
 @dataclass(frozen=True)
 class NotSaved(Message):
     """A checkpoint that could not be written, and why."""
 
-    step: int
-    why: str
-
-    def __post_init__(self) -> None:
-        _check_step(self.step)
-        _check_text(self.why)
+    step: Step
+    why: Text
 
 
 @dataclass(frozen=True)
@@ -167,10 +220,7 @@ class Waits(Message):
 class Leaves(Message):
     """Another worker of the gang leaves, and why."""
 
-    why: str
-
-    def __post_init__(self) -> None:
-        _check_text(self.why)
+    why: Text
 
 
 @dataclass(frozen=True)
@@ -178,15 +228,9 @@ class Question(Message):
     """A call of the trial or of the study, which the worker makes and answers."""
 
     number: int
-    method: str
+    method: Text
     args: Sequence[Any]
     kwargs: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        _check(type(self.number) is int, self.number)
-        _check_text(self.method)
-        _check(isinstance(self.args, (list, tuple)), self.args)
-        _check(isinstance(self.kwargs, dict) and all(map(_is_text, self.kwargs)), self.kwargs)
 
 
 @dataclass(frozen=True)
@@ -196,19 +240,12 @@ class DirectiveQuestion(Message):
     number: int
     call: int
 
-    def __post_init__(self) -> None:
-        _check(type(self.number) is int, self.number)
-        _check(type(self.call) is int, self.call)
-
 
 @dataclass(frozen=True)
 class Returned(Message):
     """The end: the objective has returned."""
 
     value: float | None
-
-    def __post_init__(self) -> None:
-        _check(self.value is None or type(self.value) is float, self.value)
 
 
 @dataclass(frozen=True)
@@ -228,9 +265,6 @@ class Raised(Message):
     line: str
     trace: str
 
-    def __post_init__(self) -> None:
-        _check(type(self.line) is str and type(self.trace) is str, self.line)
-
 
 #: How the objective of a rank ended.
 End = Returned | Left | Pruned | Raised
@@ -243,9 +277,6 @@ class Introduction(Message):
     trial: int
     fence: int
     index: int
-
-    def __post_init__(self) -> None:
-        _check({type(self.trial), type(self.fence), type(self.index)} == {int}, self.trial)
 
 
 # From a worker to its ranks.
@@ -267,7 +298,7 @@ class Directed(Message):
 class Planned(Message):
     """A plan has seen the report of a step."""
 
-    step: int
+    step: Step
     next_look: int  #: no report of an earlier step decides about the trial
 
 
@@ -310,56 +341,3 @@ class PassOn(OfThisHost):
     """A message for the leader, on another host."""
 
     message: Message
-
-
-def checked_step(step: int) -> int:
-    """Check that the databases can keep a step.
-
-    Raises:
-        ValueError: It is negative or too large.
-    """
-    step = int(step)
-    if not 0 <= step <= MAX_STEP:
-        raise ValueError(
-            f"A step must be from 0 to {MAX_STEP:,}, but got {step:,}: report after so many "
-            "epochs, batches or thousands of tokens."
-        )
-    return step
-
-
-def checked_regime(name: str) -> str:
-    """Check that the databases can keep the name of a regime.
-
-    Raises:
-        ValueError: It is empty, too long or not printable.
-    """
-    if not 0 < len(name) <= MAX_REGIME or not name.isprintable():
-        raise ValueError(
-            f"Name a regime in 1 to {MAX_REGIME} printable characters, not {name!r:.100}."
-        )
-    return name
-
-
-def _check(good: bool, value: object) -> None:
-    if not good:
-        raise ValueError(f"A message cannot have the value {value!r:.100}.")
-
-
-def _check_step(value: int) -> None:
-    _check(type(value) is int, value)
-    checked_step(value)
-
-
-def _is_text(value: object) -> bool:
-    return type(value) is str and "\0" not in value
-
-
-def _check_text(*values: str) -> None:
-    for value in values:
-        _check(_is_text(value), value)
-
-
-def _check_numbers(*values: float, finite: bool = False) -> None:
-    for value in values:
-        known = type(value) is float or (type(value) is int and abs(value) < 2**63)
-        _check(known and (math.isfinite(value) or not finite), value)

@@ -18,6 +18,7 @@ from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.checkpoints.private import make_private
 from optuna_deadline.checkpoints.storage import Location, join_location, upload
 from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.errors import at_most
 from optuna_deadline.rank.encoding import restored_choice
 from optuna_deadline.rank.late_imports import ImportLog
 from optuna_deadline.rank.link import Link
@@ -176,6 +177,7 @@ class RankSegment(FolderCheckpoints):
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Report that the trial cannot train on more slots."""
+        at_most(slots)  # raises for an invalid limit
         self._link.send(Limited(slots, reason))
 
     def keep_slots(self) -> None:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from optuna_deadline.allocation.records import Grant, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
@@ -129,15 +130,19 @@ class SlotHealth:
         return True
 
     def _is_out_for_others(self, slot: int) -> bool:
-        """Whether another worker, which had the same slot, took it out of use a moment ago."""
-        events = self._table.pool_events(kinds=("device",))
-        last = {event.worker: event for event in events if event.slot == slot}
-        since = self._table.now() - _RECENT
-        return any(
-            event.at > since and not event.detail["in_use"]
-            for name, event in last.items()
-            if name != self._worker_id
-        )
+        """Whether another worker, which had the same slot, took it out of use a moment ago.
+
+        What the database's clock was set by since then counts as no time.
+        """
+        now, known = self._table.now(), {self._worker_id}
+        for event in reversed(self._table.pool_events(kinds=("device", "clock"))):
+            if event.kind == "clock" and event.study_id == self._table.study_id:
+                now -= cast(float, event.detail["step"])
+            elif event.slot == slot and event.worker not in known:
+                known.add(event.worker or "")
+                if not event.detail["in_use"] and now - event.at < _RECENT:
+                    return True
+        return False
 
     def _others_train(self, rows: Sequence[SegmentRow], grant: Grant, slot: int) -> bool:
         """Whether other trials train elsewhere, or did a moment ago on slots that do not fail."""

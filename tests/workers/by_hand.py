@@ -85,6 +85,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.ahead = 0.0  #: by how much the clock of the table was set forward
 
     def __call__(self) -> float:
         self.now += 1e-6  # or a wait for a moment that never comes would not end
@@ -113,7 +114,8 @@ class Hand:
         sampler = options.pop("sampler", None)
         self.study = optuna.create_study(sampler=sampler) if of is None else of.study
         self.table = MemoryTable(
-            "pool", 0, now=lambda: clock.now, deadline=options.pop("deadline", DEADLINE),
+            "pool", 0, now=lambda: clock.now + clock.ahead,
+            deadline=options.pop("deadline", DEADLINE),
             database=None if of is None else of.table.database,
         )  # fmt: skip
         self.writes: list[str] = []  #: what was written, the release with its reason

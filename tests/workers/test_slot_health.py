@@ -152,11 +152,14 @@ def test_a_trial_that_fails_on_a_second_slot_is_at_fault(hand: Hand) -> None:
     assert len(_offered(hand)) == 2, "the first slot is tried again at once"
 
 
-@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize(("trains", "step"), [(True, 0.0), (False, 0.0), (True, 3600.0)])
 def test_the_slot_that_a_former_worker_blamed_is_no_second_one(
-    tmp_path: Path, trains: bool
+    tmp_path: Path, trains: bool, step: float
 ) -> None:
-    """The one that follows it knows nothing of the slot; also if nothing trains elsewhere."""
+    """The one that follows it knows nothing of the slot.
+
+    Also if nothing trains elsewhere, or if the database's clock is set meanwhile.
+    """
     with faked() as (clock, _), ExitStack() as opened:
 
         def joined(gpu: int, of: Hand | None = None) -> Hand:
@@ -177,6 +180,11 @@ def test_the_slot_that_a_former_worker_blamed_is_no_second_one(
             expected = ("paused", "slot" if trains or turn else "died")
             assert _fail(former, bad) == expected and _offered(hand) == ["gpu:0"]
             hand.table.leave(former.agent.id)
+            clock.ahead += step
+            if step:
+                seen = hand.table.orders(hand.agent.id).end
+                assert hand.table.follow_clock(hand.agent.id, term, step, seen)
+            hand.agent._renew()
 
 
 def test_it_is_tried_again_after_growing_pauses_until_a_trial_trains_on_it(hand: Hand) -> None:
