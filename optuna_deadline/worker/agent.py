@@ -28,7 +28,7 @@ from optuna_deadline.forecasting.throughput import closing_seconds, distant_data
 from optuna_deadline.planning.leftovers import delete_needless
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource
-from optuna_deadline.worker.cross_host import CrossHostGangs, busy_slots
+from optuna_deadline.worker.cross_host import CrossHostGangs
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 from optuna_deadline.worker.devices import Offer, host_name, threads_of
 from optuna_deadline.worker.event_loop import EventLoop
@@ -39,7 +39,7 @@ from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.registration import PoolMembership
 from optuna_deadline.worker.rules import LAST_MOMENT, directive_for, in_force
 from optuna_deadline.worker.sampling import TrialSampler
-from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang
+from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang, busy_slots
 from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit
 from optuna_deadline.worker.warm_processes import WarmProcesses
@@ -411,7 +411,8 @@ class Agent:
                     gang.lose()
                 continue
             planned = directive_for(row, self.id, gang.size, gang.others)
-            gang.call_soon(partial(self._direct, gang, planned))
+            if planned.leave:
+                gang.call_soon(partial(self._follow, gang, planned))
         for row in orders.trials:
             if row.owner == self.id and row.number not in self._gangs:
                 # The grant's answer was lost, so no rank runs under this fence.
@@ -452,9 +453,13 @@ class Agent:
             (step, _), gang.unplanned = gang.unplanned, None
             gang.call_soon(partial(gang.send_planned, step, next_look))
 
+    def _follow(self, gang: Gang, planned: Directive) -> None:
+        """Send a directive of the plan, in which a process may stay warm if there is room."""
+        others = list(self._gangs.values())
+        self._direct(gang, self._warm.allow_keeping_warm(planned, gang, others))
+
     def _direct(self, gang: Gang, planned: Directive) -> None:
         """Send the directive in force: of the deadline, of this worker's end, or the planned."""
-        planned = self._warm.allow_keeping_warm(planned, gang, list(self._gangs.values()))
         closing = time.monotonic() >= self._deadline - self._closing_seconds()
         why = self.leaving
         if why is None and self._lease_clock.expiring_soon(self._outbox.slowest_stop):

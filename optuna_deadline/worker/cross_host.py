@@ -7,7 +7,7 @@ releases its part, which ends the segment for all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from optuna_deadline.allocation.records import GangMembership, Grant, Orders
 from optuna_deadline.allocation.table import AllocationTable
@@ -16,7 +16,7 @@ from optuna_deadline.rank.channel import Channel
 from optuna_deadline.rank.messages import Leaves
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, RankServer
 from optuna_deadline.worker.fork import LocalRanks, RankForker
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, busy_slots
 
 _logger = logging.getLogger("optuna_deadline")
 
@@ -79,9 +79,7 @@ class CrossHostGangs:
     def apply_renewal(self, kept: Collection[tuple[int, int]]) -> None:
         """Apply the answer to a renewal: slots that were not renewed belong to others."""
         for gang in self._gangs.values():
-            if gang.lost:
-                continue
-            if not set(kept).issuperset(gang.grant.slots):
+            if not gang.lost and not set(kept).issuperset(gang.grant.slots):
                 gang.lose()
         for key, hand in list(self._accepted.items()):
             if set(kept).issuperset(hand.part.slots):
@@ -222,11 +220,6 @@ class CrossHostGangs:
     def _drop(self, key: Key) -> None:
         self._accepted.pop(key, None)
         self._renewed.discard(key)
-
-
-def busy_slots(gangs: Iterable[Gang]) -> set[int]:
-    """The slots with ranks of these gangs."""
-    return {slot for gang in gangs for slot, _ in gang.grant.slots}
 
 
 def _drop_lost_members(gangs: Collection[Gang], memberships: Collection[GangMembership]) -> None:

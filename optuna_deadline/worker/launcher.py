@@ -17,7 +17,7 @@ from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.rules import is_to_start, own_slots
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, busy_slots
 from optuna_deadline.worker.warm_processes import WarmProcesses
 
 
@@ -119,7 +119,7 @@ class SegmentLauncher:
         return self._fetcher.request(row.number, row.fence, saved)
 
     def _free_slots(self, gangs: Mapping[int, Gang]) -> list[int]:
-        busy = {slot for gang in gangs.values() for slot, _ in gang.grant.slots}
+        busy = busy_slots(gangs.values())
         return [slot for slot in self._table.free_slots(self._worker_id) if slot not in busy]
 
     def _free_member_slots(self, row: PlannedTrial) -> dict[str, list[int]] | None:

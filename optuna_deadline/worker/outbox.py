@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost, at_most
 from optuna_deadline.worker.rules import FIRST_STOP
-from optuna_deadline.worker.segment import Gang, Progress
+from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.verdict import SegmentEnding, SegmentOutcome, WentWarm, decide_outcome
 from optuna_deadline.worker.warm_processes import WarmProcesses
@@ -52,8 +51,6 @@ class Outbox:
         self._warm = warm
         self._replan = replan
         self.slowest_stop = FIRST_STOP
-        # By segment: the progress that is written, and when the next may be.
-        self._progress: dict[Grant, tuple[Progress, float]] = {}
 
     def flush(self, gang: Gang, *, leaving: bool) -> bool:
         """Write a gang's messages, or a part of them for one turn; the release comes last.
@@ -94,14 +91,13 @@ class Outbox:
         Plans then use the progress of some writes ago. The last one is written at the end.
         """
         began, progress = time.monotonic(), gang.progress
-        written, due = self._progress.get(gang.grant, (None, 0.0))
-        is_due = began >= due or gang.pending_writes.end is not None
-        if gang.lost or progress in (written, Progress()) or not is_due:
+        is_due = began >= gang.progress_due or gang.pending_writes.end is not None
+        if gang.lost or progress == gang.written_progress or not is_due:
             return
         self._table.set_progress(self._worker_id, gang.grant, **progress.fields())
         now = time.monotonic()
-        due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
-        self._progress[gang.grant] = progress, due
+        gang.progress_due = now + max(_PROGRESS_SECONDS, 5 * (now - began))
+        gang.written_progress = progress
 
     def _keep_warm(self, gang: Gang, end: WentWarm) -> None:
         """Release the slot of a process that stays warm; repeated after a database error."""
@@ -111,7 +107,7 @@ class Outbox:
         ):
             raise LeaseLost(f"Trial {gang.number} belongs to another worker.")
         self._warm.keep_warm(gang)
-        self._forget(gang)
+        self._replan()
 
     def _finish(self, gang: Gang, ending: SegmentEnding, leaving: bool) -> None:
         """Release a gang that has ended; repeated after a database error."""
@@ -132,10 +128,6 @@ class Outbox:
                 stop=ending.stop_seconds,
                 failures=outcome.failures,
             )
-        self._forget(gang)
-
-    def _forget(self, gang: Gang) -> None:
-        self._progress.pop(gang.grant, None)
         self._replan()
 
     def _decide_outcome(self, gang: Gang, ending: SegmentEnding) -> SegmentOutcome:

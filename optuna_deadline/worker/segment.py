@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -141,6 +141,8 @@ class Gang:
     lost: bool = False  #: whether its slots or its trial are another worker's
     #: its last report that no plan has seen: the step, and when it was stored
     unplanned: tuple[int, float] | None = None
+    written_progress: Progress = Progress()
+    progress_due: float = 0.0  #: it is not written again before then
 
     @property
     def number(self) -> int:
@@ -221,8 +223,7 @@ class Gang:
     def add_rank(self, rank: Rank) -> None:
         """Add a rank and send it the present directive."""
         self.ranks.append(rank)
-        if self.directive is not KEEP:
-            rank.send(Directed(self.directive))
+        self._send_directive_to(rank)
 
     def attach_remote_rank(self, index: int, link: Channel) -> bool:
         """Attach a connection from another host; returns False if no rank is expected."""
@@ -230,9 +231,12 @@ class Gang:
         if rank is None or rank.link is not None or rank.closed:
             return False
         rank.link = link
+        self._send_directive_to(rank)
+        return True
+
+    def _send_directive_to(self, rank: Rank) -> None:
         if self.directive is not KEEP:
             rank.send(Directed(self.directive))
-        return True
 
     def notify_leader(self, message: Message) -> None:
         """Let the ranks send a message to the leader on another host."""
@@ -403,3 +407,8 @@ class Gang:
                 min(now, max([rank.closed_at for rank in self.ranks], default=now))
             ),
         )
+
+
+def busy_slots(gangs: Iterable[Gang]) -> set[int]:
+    """The slots with ranks of these gangs."""
+    return {slot for gang in gangs for slot, _ in gang.grant.slots}
