@@ -44,7 +44,6 @@ def test_gpu_check_says_that_there_is_no_gpu(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_gpu_check_runs_whole_on_cpu_slots(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

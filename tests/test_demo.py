@@ -17,7 +17,7 @@ from tables import table_of, wait_until
 from optuna_deadline.allocation.records import SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.postgres]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 KEYS = {
     "deadline_s", "ended_s", "overshoot_s", "trials", "complete", "pruned", "running_left",
     "pauses", "resumes", "resizes", "slot_usage", "best_value", "best_trial", "checkpoint",
@@ -65,7 +65,7 @@ def test_demo(postgres_url: str, tmp_path: Path) -> None:
             demo.terminate()
             print(*demo.communicate())
             raise
-        printed, errors = demo.communicate(timeout=60)
+        printed, errors = demo.communicate(timeout=300)
     assert demo.returncode == 0, errors
     outcome = json.loads((tmp_path / "out.json").read_text())
     assert set(outcome) == KEYS

@@ -16,7 +16,7 @@ import pytest
 
 import optuna_deadline
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.nightly_but(r"^$")]
+pytestmark = [pytest.mark.nightly_but(r"^$")]
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 HUB = ROOT / "optunahub" / "package"

@@ -14,7 +14,7 @@ from benchmarks.live.contender import missing
 from benchmarks.live.reports import Report, append, improvements, read
 from optuna_deadline.errors import DeadlineError
 
-pytestmark = [pytest.mark.nightly_but(r"^$"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly_but(r"^$")]
 
 
 EMPTY = {"outcomes": [], "task": "digits", "slots": 2, "epoch_seconds": {"16": 0.2}, "rows": []}

@@ -41,7 +41,7 @@ def test_a_snippet_runs_as_it_stands(page: str, number: int, tmp_path: Path) -> 
     script = tmp_path / f"snippet_{number}.py"
     script.write_text(SNIPPETS[page][number])
     run = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=600
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -160,7 +160,7 @@ def test_a_check_that_is_interrupted_leaves_nothing_behind(
         ranks = [int(line) for line in mark.read_text().split()]
         assert len(ranks) == 2  # a rank, and what it has started
         run.send_signal(number)
-        out, words = run.communicate(timeout=60)
+        out, words = run.communicate(timeout=300)
     finally:
         run.kill()
     assert run.returncode == 128 + number

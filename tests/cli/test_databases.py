@@ -66,7 +66,7 @@ def test_processes_that_make_one_empty_database_at_once_all_have_it(empty_url: s
     def wait(*_: object, **__: object) -> None:
         if not getattr(seen, "once", False):
             seen.once = True
-            both.wait(timeout=60)
+            both.wait(timeout=300)
 
     made: list[str] = []
 
@@ -82,7 +82,7 @@ def test_processes_that_make_one_empty_database_at_once_all_have_it(empty_url: s
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=300)
     finally:
         sa.event.remove(models.BaseModel.metadata, "before_create", wait)
     assert made == ["s", "s"]

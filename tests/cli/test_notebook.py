@@ -46,7 +46,7 @@ def test_colours_stay_and_text_cannot_act() -> None:
 def test_a_cell_has_one_table_with_the_studys_last_state(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     client = nbclient.NotebookClient(
-        notebook, timeout=100, kernel_name="python3",
+        notebook, timeout=300, kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     )  # fmt: skip
     seen: list[Any] = []

@@ -32,7 +32,7 @@ def run(
     program = "from optuna_deadline.cli import app; app()"
     return subprocess.run(
         [sys.executable, "-c", program, "run", objective, *options],
-        cwd=folder, capture_output=True, text=True, timeout=60,
+        cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
 

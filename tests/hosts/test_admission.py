@@ -15,7 +15,6 @@ from benchmarks.support.network import Network
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.postgres,
-    pytest.mark.timeout(240),
     pytest.mark.nightly,
 ]
 

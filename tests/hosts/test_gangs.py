@@ -18,7 +18,6 @@ from benchmarks.support.network import Host
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.postgres,
-    pytest.mark.timeout(240),
     pytest.mark.nightly_but(r"victim|follower"),
 ]
 

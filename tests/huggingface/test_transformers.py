@@ -29,7 +29,6 @@ from optuna_deadline.segments import SegmentEnd
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(240),
     pytest.mark.nightly_but(r"by steps|worker|refused|forgotten|accelerate|search|slots"),
 ]
 

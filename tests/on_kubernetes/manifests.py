@@ -25,7 +25,7 @@ def rendered(folder: str) -> list[Manifest] | None:
     if shutil.which("kubectl") is None:
         return None
     words = ["kubectl", "kustomize", str(ROOT / folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 

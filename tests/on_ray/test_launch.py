@@ -28,7 +28,7 @@ from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study.terms import Given
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def test_four_nodes_one_killed_and_one_added(tmp_path: Path) -> None:

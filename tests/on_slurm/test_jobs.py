@@ -26,7 +26,7 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.devices import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 PROGRAM = [sys.executable, "-c", "from optuna_deadline.cli import app; app()"]
 
 
@@ -53,7 +53,7 @@ class Site:
         return subprocess.run(
             [*PROGRAM, words[0], "--storage", self.url, *words[1:]],
             env={**os.environ, **self.cluster.environment, **logs},
-            cwd=self.folder, capture_output=True, text=True, timeout=60,
+            cwd=self.folder, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     def submit(self, *words: str) -> str:

@@ -73,7 +73,7 @@ def test_grpc_proxy_needs_table(storage_url: str, tmp_path: Path, beside: bool) 
     server = make_server(backend, "localhost", port)
     server.start()
     proxy = GrpcStorageProxy(host="localhost", port=port)
-    proxy.wait_server_ready(timeout=60)
+    proxy.wait_server_ready(timeout=300)
     try:
         with pytest.raises(UnsupportedStorage, match=r"GrpcStorageProxy .*storage=URL"):
             reported(pruned_study(proxy), 1.0).should_prune()

@@ -51,7 +51,7 @@ def test_both_return_by_the_deadline_and_the_gate_is_closed(storage_url: str) ->
     ]
     for worker in workers:
         worker.start()
-    found = [answers.get(timeout=90) for _ in workers]
+    found = [answers.get(timeout=300) for _ in workers]
     for worker in workers:
         worker.join(30)
         assert worker.exitcode == 0

@@ -68,7 +68,7 @@ def test_no_rank_listens_to_other_hosts(train: Any, tmp_path: Path) -> None:
             )
         )
     for number, process in enumerate(ranks):
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=300)
         assert process.returncode == 0
         addresses = json.loads(said.splitlines()[-1])
         assert set(addresses) <= {"127.0.0.1"}

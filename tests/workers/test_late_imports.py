@@ -95,7 +95,7 @@ def test_what_leaves_more_behind_than_a_module_is_left_to_the_ranks(tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", LOAD, *MODULES],
-        capture_output=True, text=True, timeout=60, env=environment,
+        capture_output=True, text=True, timeout=300, env=environment,
     )  # fmt: skip
     loaded = {name for name, (_, good) in MODULES.items() if good}
     assert set(run.stdout.split()) == loaded, run.stderr

@@ -21,7 +21,6 @@ from optuna_deadline.study.terms import Given
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.postgres,
-    pytest.mark.timeout(400),
     pytest.mark.nightly,
 ]
 SLOTS = 4
