@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -59,7 +60,8 @@ from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.worker.agent import END_IS_LATE, Agent
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS, leave_outages_to_workers
-from optuna_deadline.worker.devices import Offer, host_name, make_offer
+from optuna_deadline.worker.devices import Offer, host_name, make_offer, threads_of
+from optuna_deadline.worker.reconciler import WorkerSettings
 from optuna_deadline.worker.registration import describe_machine
 from optuna_deadline.worker.time_limit import TIME_LIMIT_REACHED, WorkerTimeLimit, monotonic_end
 
@@ -157,23 +159,22 @@ class ElasticWorker:
             return when_answering(self.result)
         until = WorkerTimeLimit(self._time_limit, overhead)
         until.check()
-        about = describe_machine(self._offer, self._folder, self._address, self._host_type)
         poll = min(1.0, max(0.2, (self.terms.deadline - self.terms.started) / 300))
-        agent = Agent(
-            self.study,
-            self.table,
-            self._source,
-            self._offer,
-            self._folder,
-            machine_info=about,
+        settings = WorkerSettings(
+            offer=self._offer,
+            folder=self._folder,
+            machine_info=describe_machine(
+                self._offer, self._folder, self._address, self._host_type
+            ),
             poll=poll,
             weight=self.options.weight,
             hang_timeout=self.options.hang_timeout,
             keep_warm=self.options.keep_warm,
-            replan=lambda: thread.wake(),
-            time_limit=until,
-            fork_server=self._fork_server,
         )
+        server = self._fork_server or ForkServer(
+            self._source, threads_of(self._offer), str(uuid.uuid4())
+        )
+        agent = Agent(self.study, self.table, server, settings, until)
         self._agent = agent
         if self._leaving is not None:
             agent.leave(self._leaving)
@@ -199,6 +200,7 @@ class ElasticWorker:
                 agent.plan_made(began, planner.looks)
 
         thread = planner_thread(ticks, interval, agent.wake, planned)
+        agent.replan_by(thread.wake)
         publisher = dashboard_publisher(
             self._database,
             self.study,

@@ -57,6 +57,7 @@ class ForkServer:
 
     def __init__(self, source: ObjectiveSource, threads: int | None = 1, worker: str = "") -> None:
         self.worker = worker
+        self._source, self._threads = source, threads
         self.control, theirs = Pipe()
         environment = {**os.environ, WORKER: worker}
         if threads is not None:
@@ -129,6 +130,10 @@ class ForkServer:
         reduction.send_handle(self.control, theirs.fileno(), self._process.pid)
         theirs.close()
         return ours
+
+    def replacement(self) -> ForkServer:
+        """A new process for the same objective and worker."""
+        return ForkServer(self._source, self._threads, self.worker)
 
     def close(self) -> None:
         """End the process at once: it holds nothing, and ranks notice their closed pipes."""

@@ -15,7 +15,6 @@ from optuna_deadline._wake_pipe import WakePipe
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.messages import Raised
-from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker.rank_connection import Rank
 from optuna_deadline.worker.segment import Gang
 from optuna_deadline.worker.watchdog import Watchdog
@@ -32,26 +31,14 @@ class EventLoop:
     Whatever is done with a rank is done in the thread of this loop; others use :meth:`call_soon`.
 
     Args:
-        source: The objective that the fork server loads.
-        threads: Threads per rank.
+        fork_server: Forks the ranks; it is replaced if it dies.
         watchdog: Gets the process id of every rank.
-        worker_id: The worker; its ranks have it in their environment.
-        fork_server: A running one for the same source, threads and worker.
     """
 
-    def __init__(
-        self,
-        source: ObjectiveSource,
-        threads: int | None,
-        watchdog: Watchdog,
-        worker_id: str = "",
-        fork_server: ForkServer | None = None,
-    ) -> None:
-        self._source = source
-        self._threads = threads
+    def __init__(self, fork_server: ForkServer, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
-        self._worker_id = worker_id
-        self.fork_server = fork_server or ForkServer(source, threads, worker_id)
+        self.worker_id = fork_server.worker
+        self.fork_server = fork_server
         self._failed_starts = 0
         self._at_limit = False  # the system starts no more processes
         self._wake_pipe = WakePipe()
@@ -113,7 +100,7 @@ class EventLoop:
         if failed_starts >= _MAX_FAILED_STARTS:
             raise DeadlineError("The process that loads the objective dies while loading it.")
         try:
-            new = ForkServer(self._source, self._threads, self._worker_id)
+            new = self.fork_server.replacement()
         except OSError:
             return self._note_limit()  # the next round tries again
         self._failed_starts = failed_starts

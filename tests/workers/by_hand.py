@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import Pipe
@@ -19,16 +20,16 @@ from unittest.mock import patch
 import optuna
 import sqlalchemy as sa
 
-from optuna_deadline.allocation.records import Assignment, MachineInfo, OtherWorkers
+from optuna_deadline.allocation.records import Assignment, OtherWorkers
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.directives import Directive
 from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.messages import Answered, Directed, End, Message, Question, Trusted
-from optuna_deadline.rank.objective import ObjectiveSource
 from optuna_deadline.worker import agent as agents
-from optuna_deadline.worker import event_loop, segment
+from optuna_deadline.worker import segment
 from optuna_deadline.worker.agent import Agent
 from optuna_deadline.worker.devices import Offer
+from optuna_deadline.worker.reconciler import WorkerSettings
 
 #: What a worker writes to the table.
 WRITES = (
@@ -42,7 +43,8 @@ _PIDS = itertools.count(4_000_000)
 class FakeForkServer:
     """Forks nothing: the test holds the other end of each rank's pipe."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, worker: str | None = None) -> None:
+        self.worker = worker or str(uuid.uuid4())
         self.control, self.said = Pipe()
         self.ready = self.alive = True
         self.answers = True  #: whether it says that it forked
@@ -58,6 +60,9 @@ class FakeForkServer:
             self.pids[key] = next(_PIDS)
             self.said.send(("forked", key, self.pids[key]))
         return ours
+
+    def replacement(self) -> FakeForkServer:
+        return FakeForkServer(self.worker)
 
     def close(self) -> None:
         """The kernel closes the pipes of ranks that were never forked."""
@@ -97,7 +102,6 @@ def faked() -> Iterator[tuple[Clock, list[int]]]:
     """Replace processes and time; yields the clock, and the process ids that are killed."""
     clock, killed = Clock(), []
     with (
-        patch.object(event_loop, "ForkServer", FakeForkServer),
         patch.object(agents, "Watchdog", FakeWatchdog),
         patch.object(segment, "kill_rank", killed.append),
         patch.object(time, "monotonic", clock),
@@ -124,10 +128,10 @@ class Hand:
         for name in WRITES:
             setattr(self.table, name, self._recorded(name, getattr(self.table, name)))
         offer = options.pop("offer", Offer((), options.pop("cpus", 2)))
-        self.agent = Agent(
-            self.study, self.table, ObjectiveSource(), offer, folder,
-            machine_info=options.pop("machine_info", MachineInfo()), **options,
-        )  # fmt: skip
+        limit = options.pop("time_limit", None)
+        settings = WorkerSettings(offer=offer, folder=folder, **options)
+        self.agent = Agent(self.study, self.table, FakeForkServer(), settings, limit)  # type: ignore[arg-type]
+        self.reconciler = self.agent._reconciler
         self.agent.register()
         self.term = self.table.elect_planner(self.agent.id) if of is None else None
 
@@ -178,7 +182,7 @@ class Hand:
 
     def look(self) -> None:
         """Let the next turn read the plan, however soon it comes."""
-        self.agent._next_poll = 0.0
+        self.reconciler.read_soon()
 
     def started(self, slots: int = 1) -> int:
         """A trial whose ranks are forked."""
@@ -192,9 +196,11 @@ class Hand:
         self.clock.now += seconds
         self.agent._event_loop.replace_dead(self.agent._all_gangs)
         self.receive()
+        self.agent._leave_if_due()
         self.agent._enforce_time_limits()
-        self.agent._conclude()
-        self.agent._table_pass()
+        for gang in self.reconciler.running():
+            gang.conclude()
+        self.reconciler.run_pass()
         self.agent._event_loop.run_soon()
 
     def turns(self, count: int, seconds: float = 1.0) -> None:

@@ -196,20 +196,20 @@ def test_only_the_loops_thread_touches_a_rank(hand: Hand, killed: list[int]) -> 
     """A pass of the table thread forks, sends and kills nothing by itself."""
     agent, number = hand.agent, hand.open()
     hand.plan(number)
-    agent._table_pass()
-    assert number in agent._gangs and not hand.fork_server.ranks
+    hand.reconciler.run_pass()
+    assert number in hand.reconciler.gangs and not hand.fork_server.ranks
     hand.turn()
     hand.heard(number)
     hand.plan(number, "pause")
     hand.say(number, Question(7, "params", (), {}))
     hand.receive()
-    agent._table_pass()
+    hand.reconciler.run_pass()
     assert not hand.heard(number)
     agent._event_loop.run_soon()
     assert [type(message) for message in hand.heard(number)] == [Answered, Directed]
     hand.clock.now += hand.table.ttl + hand.table.grace + 1
     hand.table.reap()
-    agent._table_pass()
+    hand.reconciler.run_pass()
     assert not killed
     agent._event_loop.run_soon()
     assert set(killed) == {hand.pid(number)}
@@ -219,7 +219,7 @@ def test_a_trial_that_is_lost_while_it_reports_takes_no_other_with_it(
     hand: Hand, killed: list[int]
 ) -> None:
     first, second = hand.started(), hand.started()
-    hand.table.release(hand.agent.id, hand.agent._gangs[first].grant, "paused", ended="died")
+    hand.table.release(hand.agent.id, hand.reconciler.gangs[first].grant, "paused", ended="died")
     for number in (first, second):
         hand.say(number, Reported(0.5, 0, 1.0))
     hand.turn()
@@ -240,7 +240,7 @@ def test_a_grant_whose_answer_was_lost_is_given_back(hand: Hand) -> None:
 
 def test_a_drained_worker_leaves_once_it_is_idle(hand: Hand) -> None:
     number = hand.started()
-    hand.table.drain(hand.agent._membership.host, True)
+    hand.table.drain(hand.reconciler._membership.host, True)
     hand.look()
     hand.turn()
     assert hand.agent.leaving is None
@@ -277,7 +277,7 @@ def test_reports_wait_for_a_database_that_is_away(hand: Hand) -> None:
 
 def test_trials_save_before_the_leases_run_out_without_a_database(hand: Hand) -> None:
     number = hand.started()
-    hand.agent._deadline = float("inf")
+    hand.reconciler.view = replace(hand.reconciler.view, deadline=float("inf"))
     hand.away = True
     while not (told := hand.directives(number)):
         hand.turn(0.5)
@@ -329,7 +329,7 @@ def test_a_worker_that_leaves_says_the_deadline_once(hand: Hand) -> None:
 
 def test_a_database_outage_is_not_measured_as_a_slow_stop(hand: Hand) -> None:
     number = hand.started()
-    hand.agent._deadline = float("inf")
+    hand.reconciler.view = replace(hand.reconciler.view, deadline=float("inf"))
     hand.away = True
     hand.turns(28)
     hand.end(number, Left())
@@ -337,7 +337,7 @@ def test_a_database_outage_is_not_measured_as_a_slow_stop(hand: Hand) -> None:
     hand.turns(60)
     hand.away = False
     hand.turns(2)
-    assert hand.agent._outbox.slowest_stop < 10
+    assert hand.reconciler._outbox.slowest_stop < 10
 
 
 def test_a_message_that_cannot_be_read_ends_its_trial_alone(hand: Hand, killed: list[int]) -> None:
@@ -391,7 +391,7 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
         for message in messages:
             hand.rank(first).send_bytes(message)
             hand.turn()
-            [rank] = hand.agent._gangs[first].ranks
+            [rank] = hand.reconciler.gangs[first].ranks
             if killed or rank.end_message is not None:
                 hand.end(first, code=-9 if killed else 0)
                 killed.clear()
@@ -412,7 +412,7 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
 def test_an_answer_that_is_too_large_is_an_error_of_its_call(hand: Hand) -> None:
     first, second = hand.started(), hand.started()
     for key in "ab":  # each of them is small enough for a message
-        hand.agent._gangs[first].inbox._trial.set_user_attr(key, "x" * (3 << 20))  # type: ignore[union-attr]
+        hand.reconciler.gangs[first].inbox._trial.set_user_attr(key, "x" * (3 << 20))  # type: ignore[union-attr]
     answer = hand.ask(first, "user_attrs")
     assert isinstance(answer, ValueError) and "6.0 MiB" in str(answer)
     assert hand.state(first) == hand.state(second) == ("running", None)
@@ -422,7 +422,7 @@ def test_a_start_up_takes_no_negative_time(hand: Hand) -> None:
     number = hand.started()
     hand.say(number, Advanced(0.0, 1.0, 1000000.0))
     hand.turn()
-    assert hand.agent._gangs[number].progress.startup == 0.0
+    assert hand.reconciler.gangs[number].progress.startup == 0.0
 
 
 @pytest.mark.parametrize("method", ["study", "_trial_id", "__class__", "storage"])
@@ -439,7 +439,7 @@ def test_a_message_that_is_too_large_ends_its_trial_alone(hand: Hand) -> None:
     pipe = hand.rank(first)
     sending = Thread(target=_send_until_closed, args=(pipe, bytes(MAX_MESSAGE + 1)))
     sending.start()
-    assert wait([hand.agent._gangs[first].ranks[0].link], 10)  # type: ignore[union-attr]
+    assert wait([hand.reconciler.gangs[first].ranks[0].link], 10)  # type: ignore[union-attr]
     hand.turn()
     sending.join(10)
     with pytest.raises((EOFError, OSError)):
@@ -466,7 +466,7 @@ def test_a_value_that_is_too_large_is_an_error_of_the_objective() -> None:
 def test_a_rank_forked_as_the_fork_server_dies_can_end(hand: Hand) -> None:
     hand.plan(hand.open())
     loop, server = hand.agent._event_loop, hand.fork_server
-    hand.agent._table_pass()
+    hand.reconciler.run_pass()
     loop.run_soon()
     server.alive = False
     loop.replace_dead(hand.agent._all_gangs)
@@ -588,19 +588,19 @@ def test_what_a_rank_said_before_its_exit_was_heard_is_written_before_the_releas
     hand: Hand,
 ) -> None:
     number = hand.started()
-    hand.agent._gangs[number].ranks[0].exit_code = 0  # heard before its pipe is read
+    hand.reconciler.gangs[number].ranks[0].exit_code = 0  # heard before its pipe is read
     hand.say(number, Reported(0.5, 7, 1.0))
     hand.rank(number).send(Returned(0.5))
     hand.rank(number).close()
-    hand.agent._conclude()
-    hand.agent._table_pass()
+    hand.reconciler.gangs[number].conclude()
+    hand.reconciler.run_pass()
     assert hand.state() == ("running", None)
     hand.turn()
     assert hand.steps() == [7] and hand.state() == ("complete", "complete")
 
 
 def test_a_frozen_rank_does_not_stop_the_renewal_of_leases(hand: Hand) -> None:
-    gang = hand.agent._gangs[hand.started()]
+    gang = hand.reconciler.gangs[hand.started()]
     for moment in range(5000):  # a blocked write would not end
         gang.extend_trust(2000.0 + moment)
     assert isinstance(hand.rank(0).recv(), Trusted)
@@ -609,7 +609,7 @@ def test_a_frozen_rank_does_not_stop_the_renewal_of_leases(hand: Hand) -> None:
 def test_slots_that_are_offered_again_are_not_trusted_for_longer(hand: Hand) -> None:
     before = hand.agent._lease_clock.trusted_until
     hand.clock.now += 4.0
-    hand.agent._membership.check_offers(1)
+    hand.reconciler._membership.check_offers(1)
     assert hand.agent._lease_clock.trusted_until == before
 
 
@@ -625,7 +625,7 @@ def test_rank_0_says_how_a_gang_over_two_hosts_ended() -> None:
 
 
 def test_a_part_that_was_lost_is_renewed_again_before_a_rank_is_forked(hand: Hand) -> None:
-    member, part = hand.agent._cross_host, GangPart(hand.agent.id, 1, ((2, 1),), ("cpu:0",))
+    member, part = hand.reconciler.cross_host, GangPart(hand.agent.id, 1, ((2, 1),), ("cpu:0",))
     waits = GangMembership(0, 0, 1, "leader", 2, part, True, None)
     assert member._reconcile_parts([waits], open=True)
     member.apply_renewal({(2, 1)})
@@ -649,7 +649,6 @@ def test_an_idle_worker_soon_leaves_a_database_that_is_away(hand: Hand) -> None:
     hand.turn()
     hand.away = True
     hand.agent.leave("asked to leave")
-    hand.agent._settled = False
     with pytest.raises(DatabaseGone, match="has not answered for"):
         for _ in range(8):
             hand.clock.now += 1.0
@@ -681,8 +680,8 @@ def gang_of_two(
     member.look()
     member.turn()  # renews its part, and forks rank 1
     yield leader, member, number
-    leader.agent._cross_host.close()
-    member.agent._cross_host.close()
+    leader.reconciler.cross_host.close()
+    member.reconciler.cross_host.close()
 
 
 def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
@@ -692,7 +691,7 @@ def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
     assert list(leader.fork_server.ranks) == [(0, 1, 0)]
     assert list(member.fork_server.ranks) == [(0, 1, 1)]
     ours, far = channel_pair()
-    assert leader.agent._gangs[number].attach_remote_rank(1, ours)
+    assert leader.reconciler.gangs[number].attach_remote_rank(1, ours)
     leader.say(number, Reported(0.5, 0, 1.0))
     far.send(Returned(None))
     far.close()
@@ -722,14 +721,14 @@ def test_a_member_that_leaves_tells_the_leader(gang_of_two: tuple[Hand, Hand, in
 
 def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:
     number = hand.started()
-    kept = hand.agent._folders.local_folder(number) / "1-0.ckpt"
+    kept = hand.reconciler._folders.local_folder(number) / "1-0.ckpt"
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.touch()
-    gang = hand.agent._gangs[number]
+    gang = hand.reconciler.gangs[number]
     gang.resume = kept
     swept: list[Any] = []
-    hand.agent._sweeper.sweep = lambda _, gone: swept.extend(gone)  # type: ignore[method-assign]
-    gang.inbox._sweep = hand.agent._sweeper.sweep  # type: ignore[union-attr]
+    hand.reconciler._sweeper.sweep = lambda _, gone: swept.extend(gone)  # type: ignore[method-assign]
+    gang.inbox._sweep = hand.reconciler._sweeper.sweep  # type: ignore[union-attr]
     hand.table.add_checkpoint = lambda *_, **__: [kept, kept.with_name("1-1.ckpt")]  # type: ignore[method-assign]
     hand.say(number, Saved(str(kept), 1, 0.5, 1, "a"))
     hand.turn()

@@ -16,7 +16,6 @@ from optuna_deadline.checkpoints.files import checksum, write_checked
 from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.study.terms import Given
-from optuna_deadline.worker import event_loop
 
 #: Three forks of a rank are refused in the process that forks.
 OBJECTIVE = """
@@ -81,15 +80,15 @@ def test_a_fork_server_that_cannot_be_replaced_yet_is_replaced_later(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead, refused = hand.fork_server, [0]
-    make = event_loop.ForkServer
+    replacement = dead.replacement
 
-    def made(*args: Any) -> Any:
+    def made() -> Any:
         refused[0] += 1
         if refused[0] < 9:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        return make(*args)
+        return replacement()
 
-    monkeypatch.setattr(event_loop, "ForkServer", made)
+    monkeypatch.setattr(dead, "replacement", made)
     dead.alive = False
     hand.turns(8)
     assert hand.fork_server is dead

@@ -184,7 +184,7 @@ def test_the_slot_that_a_former_worker_blamed_is_no_second_one(
             if step:
                 seen = hand.table.orders(hand.agent.id).end
                 assert hand.table.follow_clock(hand.agent.id, term, step, seen)
-            hand.agent._renew()
+            hand.reconciler._renew()
 
 
 def test_it_is_tried_again_after_growing_pauses_until_a_trial_trains_on_it(hand: Hand) -> None:
@@ -214,7 +214,7 @@ def test_a_worker_that_offers_its_slots_again_leaves_out_those_that_fail(hand: H
     _fail(hand, bad)
     hand.turns(10)
     assert _offered(hand) == ["cpu:0"], "renewals know that it is out of use"
-    assert hand.agent._membership.check_offers(0)
-    hand.agent._slot_health.note_registration()
+    assert hand.reconciler._membership.check_offers(0)
+    hand.reconciler._slot_health.note_registration()
     hand.turn()
     assert _offered(hand) == ["cpu:0"]
