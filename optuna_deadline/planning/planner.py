@@ -96,7 +96,9 @@ class Planner:
         self._best_model = BestModel(
             table, direction, is_intact, lambda: self._reader.best_reports, trials.feasibility
         )
-        self._end_reporter = EndReporter(trials, table, self._best_model, clock)
+        self._end_reporter = EndReporter(
+            trials, table, self._best_model, clock, self._stay_elected
+        )
         self._reader = SnapshotReader(table, direction, started, max_slots)
         self._bound_planner = BoundPlanner(table)
         self._claim_estimator = ClaimEstimator(policy)
@@ -262,6 +264,16 @@ class Planner:
             if self._term not in (None, before):
                 self._begin_term()
         return self._term
+
+    def _stay_elected(self) -> None:
+        """Stay elected in a tick that takes long.
+
+        Raises:
+            LeaseLost: Another term has begun.
+        """
+        before = self._term
+        if self.try_elect() != before:
+            raise LeaseLost("Another planner was elected.")
 
     def _begin_term(self) -> None:
         """Forget cached state: another planner may have changed it."""

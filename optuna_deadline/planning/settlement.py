@@ -249,6 +249,8 @@ class EndReporter:
         table: The allocation table.
         best_model: The best model.
         clock: A monotonic clock in seconds.
+        stay_elected: Called before each end, which may take long; raises LeaseLost if another
+            planner reports ends now.
     """
 
     def __init__(
@@ -257,11 +259,13 @@ class EndReporter:
         table: AllocationTable,
         best_model: BestModel,
         clock: Callable[[], float],
+        stay_elected: Callable[[], None],
     ) -> None:
         self._trials = trials
         self._table = table
         self._best_model = best_model
         self._clock = clock
+        self._stay_elected = stay_elected
         self._deferred: int | None = None
         self._check_again_at = 0.0
         self._seconds_per_end: float | None = None
@@ -324,6 +328,7 @@ class EndReporter:
         for first in range(0, len(ended), _BATCH):
             batch = ended[first : first + _BATCH]
             for row in batch:
+                self._stay_elected()
                 if over and row.fence == 0:
                     self._trials.drop(row.number)
                 else:

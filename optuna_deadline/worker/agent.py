@@ -206,7 +206,7 @@ class Agent:
         """Wait for messages, and let the table thread write what came."""
         was_ready = self.ready
         woken = self._event_loop.poll(self._all_gangs, PASS_SECONDS)
-        gangs = self._reconciler.running()
+        gangs = list(self._reconciler.gangs.values())
         for gang in gangs:
             gang.conclude()
         if woken or self.ready != was_ready:
@@ -232,24 +232,28 @@ class Agent:
         """Enforce what must happen even while the database does not answer."""
         view, gangs = self._reconciler.view, list(self._reconciler.gangs.values())
         last_moment = time.monotonic() >= view.deadline - LAST_MOMENT
-        self._time_limit.observe_silence(gangs)
+        self._time_limit.observe_silence(gang for gang in gangs if gang.leads)
+        why = self._why_all_leave()
         for gang in gangs:
-            self._direct(gang, gang.directive)
             gang.kill_stragglers()
-            gang.kill_hung()
-            gang.worker_leaving |= self.leaving is not None
-            if gang.kill_overdue(view.slowest_stop):
-                _logger.warning(
-                    "Trial %d has not left in time and its ranks are killed: it resumes from its "
-                    "last checkpoint.",
-                    gang.number,
-                )
-            if gang.directive.deadline and last_moment:
+            if gang.leads:
+                self._direct(gang, gang.directive)
+                self._end_late(gang)
+            elif why is not None:
+                gang.announce_leaving(self.leaving or "another host's database is away")
+            if last_moment and (gang.directive.deadline or not gang.leads):
                 gang.kill()
-        if self._why_all_leave() is not None:
-            why = self.leaving or "another host's database is away"
-            self._reconciler.cross_host.announce_leaving(why)
-        self._reconciler.cross_host.enforce_time_limits(over=last_moment)
+
+    def _end_late(self, gang: Gang) -> None:
+        """Kill ranks that hang, or do not leave though this worker has to."""
+        gang.kill_hung()
+        gang.worker_leaving |= self.leaving is not None
+        if gang.kill_overdue(self._reconciler.view.slowest_stop):
+            _logger.warning(
+                "Trial %d has not left in time and its ranks are killed: it resumes from its "
+                "last checkpoint.",
+                gang.number,
+            )
 
     def _direct(self, gang: Gang, planned: Directive) -> None:
         """Send the directive in force: of the deadline, of this worker's end, or the planned."""
@@ -276,7 +280,7 @@ class Agent:
 
     def _all_gangs(self) -> list[Gang]:
         """All gangs, warm ones first: a process that is woken sends in its new gang."""
-        return [*self._reconciler.warm.gangs, *self._reconciler.running()]
+        return [*self._reconciler.warm.gangs, *self._reconciler.gangs.values()]
 
     def _kill_all(self) -> None:
         """Stop all ranks when the worker exits on an error."""

@@ -7,20 +7,17 @@ releases its part, which ends the segment for all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from optuna_deadline.allocation.records import GangMembership, Grant, Orders
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.restore import CheckpointFetcher
 from optuna_deadline.rank.channel import Channel
-from optuna_deadline.rank.messages import Leaves
 from optuna_deadline.rank.rendezvous import LeaderEndpoint, RankServer
 from optuna_deadline.worker.fork import LocalRanks, RankForker
-from optuna_deadline.worker.segment import Gang, busy_slots
+from optuna_deadline.worker.segment import Gang, SegmentKey, busy_slots
 
 _logger = logging.getLogger("optuna_deadline")
-
-Key = tuple[int, int]  #: number and fence
 
 
 class CrossHostGangs:
@@ -32,7 +29,7 @@ class CrossHostGangs:
         forker: Forks the ranks.
         fetcher: Fetches checkpoints of others' trials to this host.
         address: The address of this host for others; None if the worker is in no gang with them.
-        led_gangs: The gangs that this worker leads, by trial number.
+        gangs: The gangs of this worker, by trial number and fence; parts for others are added.
 
     Attributes:
         rank_server: Accepts the ranks of others in its own gangs.
@@ -45,42 +42,25 @@ class CrossHostGangs:
         forker: RankForker,
         fetcher: CheckpointFetcher,
         address: str | None,
-        led_gangs: Mapping[int, Gang],
+        gangs: dict[SegmentKey, Gang],
     ) -> None:
         self._table = table
         self._worker_id = worker_id
         self._forker = forker
         self._fetcher = fetcher
         self._address = address
-        self._led_gangs = led_gangs
+        self._gangs = gangs
         self.rank_server = None if address is None else RankServer(address, self._admit_rank)
-        self._accepted: dict[Key, GangMembership] = {}  # renewed, without ranks so far
-        self._renewed: set[Key] = set()
-        self._gangs: dict[Key, Gang] = {}
-        self._announced: set[Key] = set()
+        self._accepted: dict[SegmentKey, GangMembership] = {}  # renewed, without ranks so far
+        self._renewed: set[SegmentKey] = set()
 
     @property
-    def gangs(self) -> list[Gang]:
-        """Gangs with ranks of this worker."""
-        return list(self._gangs.values())
-
-    @property
-    def busy(self) -> bool:
-        """Whether this worker holds any slot for others."""
-        return bool(self._gangs or self._accepted)
-
-    @property
-    def held_slots(self) -> list[tuple[int, int]]:
-        """Slots to renew, with their fences."""
-        running = [gang.grant.slots for gang in self._gangs.values() if not gang.lost]
-        waiting = [hand.part.slots for hand in self._accepted.values()]
-        return [pair for pairs in (*running, *waiting) for pair in pairs]
+    def accepted_slots(self) -> list[tuple[int, int]]:
+        """Slots without ranks so far that are to be renewed, with their fences."""
+        return [pair for hand in self._accepted.values() for pair in hand.part.slots]
 
     def apply_renewal(self, kept: Collection[tuple[int, int]]) -> None:
         """Apply the answer to a renewal: slots that were not renewed belong to others."""
-        for gang in self._gangs.values():
-            if not gang.lost and not set(kept).issuperset(gang.grant.slots):
-                gang.lose()
         for key, hand in list(self._accepted.items()):
             if set(kept).issuperset(hand.part.slots):
                 self._renewed.add(key)
@@ -95,11 +75,11 @@ class CrossHostGangs:
             renew: Renews all leases of the worker, before a rank is forked.
             open: Whether new parts may start.
         """
-        leads = any(gang.grant.others for gang in self._led_gangs.values())
-        if not (orders.in_gangs or leads or self.busy):
+        across = any(gang.grant.others or not gang.leads for gang in self._gangs.values())
+        if not (orders.in_gangs or across or self._accepted):
             return
         memberships = self._table.memberships(self._worker_id)
-        led = list(self._led_gangs.values())
+        led = [gang for gang in self._gangs.values() if gang.leads]
         self._forker.event_loop.call_soon(lambda: _drop_lost_members(led, memberships))
         if self._reconcile_parts(memberships, open=open):
             renew()
@@ -114,6 +94,8 @@ class CrossHostGangs:
         """Follow the table; returns whether leases must be renewed before a rank is forked."""
         mine = {(h.number, h.fence): h for h in memberships if h.part.worker == self._worker_id}
         for key, gang in self._gangs.items():
+            if gang.leads:
+                continue
             if key not in mine:
                 gang.lose()
             elif not mine[key].active:
@@ -136,34 +118,10 @@ class CrossHostGangs:
                 self._fork(key, hand)
         return any(key not in self._renewed for key in self._accepted)
 
-    def release_finished(self) -> bool:
-        """Release the parts whose last ranks have exited; returns whether there were any."""
-        over = [key for key, gang in self._gangs.items() if gang.pending_writes.end is not None]
-        for key in over:
-            if not self._gangs[key].lost:
-                self._table.release_part(self._worker_id, *key)
-            del self._gangs[key]
-            self._announced.discard(key)
-        return bool(over)
-
-    def announce_leaving(self, why: str) -> None:
-        """Ask the leaders to continue their gangs without this worker."""
-        for key, gang in list(self._gangs.items()):
-            if key not in self._announced:
-                self._announced.add(key)
-                gang.notify_leader(Leaves(why))
-
-    def enforce_time_limits(self, over: bool) -> None:
-        """Enforce what must happen even while the database does not answer."""
-        for gang in self.gangs:
-            gang.kill_stragglers()
-            if over:
-                gang.kill()
-
     def _admit_rank(self, number: int, fence: int, index: int, link: Channel) -> bool:
         """Let a rank from another host be attached; called in a thread of its own."""
-        gang = self._led_gangs.get(number)
-        if gang is None or gang.grant.fence != fence:
+        gang = self._gangs.get((number, fence))
+        if gang is None or not gang.leads:
             return False
 
         def attach() -> None:
@@ -187,10 +145,10 @@ class CrossHostGangs:
         self._table.release_part(self._worker_id, membership.number, membership.fence)
         return False
 
-    def _fork(self, key: Key, membership: GangMembership) -> None:
+    def _fork(self, key: SegmentKey, membership: GangMembership) -> None:
         """Fork the ranks; this worker has renewed the slots and may trust them."""
         part, where = membership.part, membership.rendezvous
-        taken = busy_slots([*self._led_gangs.values(), *self.gangs])
+        taken = busy_slots(self._gangs.values())
         if where is None or not taken.isdisjoint([slot for slot, _ in part.slots]):
             return  # a rank that lost them is about to exit
         if not self._forker.may_fork:
@@ -217,7 +175,7 @@ class CrossHostGangs:
         )
         self._forker.fork(gang, local_ranks, resume)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: SegmentKey) -> None:
         self._accepted.pop(key, None)
         self._renewed.discard(key)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial, Rendezvous
@@ -17,7 +17,7 @@ from optuna_deadline.worker.inbox import TrialInbox
 from optuna_deadline.worker.outage import Outage
 from optuna_deadline.worker.rules import is_to_start, own_slots
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
-from optuna_deadline.worker.segment import Gang, busy_slots
+from optuna_deadline.worker.segment import Gang, SegmentKey, busy_slots
 from optuna_deadline.worker.warm_processes import WarmProcesses
 
 
@@ -62,16 +62,11 @@ class SegmentLauncher:
         self._rank_server = rank_server
         self._saving = Outage()
 
-    def start(
-        self, row: PlannedTrial, gangs: dict[int, Gang], occupied: Collection[int] = ()
-    ) -> None:
-        """Start a trial's segment if that is possible now, and add it to the gangs.
-
-        Slots in ``occupied`` have ranks of other workers' gangs and are not free.
-        """
-        if not is_to_start(row, self._worker_id, gangs):
+    def start(self, row: PlannedTrial, gangs: dict[SegmentKey, Gang]) -> None:
+        """Start a trial's segment if that is possible now, and add it to the gangs."""
+        if not is_to_start(row, self._worker_id, {g.number for g in gangs.values() if g.leads}):
             return
-        free = [slot for slot in self._free_slots(gangs) if slot not in occupied]
+        free = self._free_slots(gangs.values())
         own = own_slots(row)
         if len(free) < own:
             return
@@ -103,7 +98,7 @@ class SegmentLauncher:
             self._table, self._worker_id, gang, trial, self._sweeper.sweep, self._sampler,
             self._saving,
         )  # fmt: skip
-        gangs[row.number] = gang
+        gangs[gang.key] = gang
         if warm is not None:
             self._warm.wake(row.number, gang)
             return
@@ -118,8 +113,8 @@ class SegmentLauncher:
         self._sweeper.scan(row.number, row.fence, saved)
         return self._fetcher.request(row.number, row.fence, saved)
 
-    def _free_slots(self, gangs: Mapping[int, Gang]) -> list[int]:
-        busy = busy_slots(gangs.values())
+    def _free_slots(self, gangs: Iterable[Gang]) -> list[int]:
+        busy = busy_slots(gangs)
         return [slot for slot in self._table.free_slots(self._worker_id) if slot not in busy]
 
     def _free_member_slots(self, row: PlannedTrial) -> dict[str, list[int]] | None:

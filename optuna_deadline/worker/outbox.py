@@ -10,7 +10,7 @@ from contextlib import suppress
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import LeaseLost, at_most
 from optuna_deadline.worker.rules import FIRST_STOP
-from optuna_deadline.worker.segment import Gang
+from optuna_deadline.worker.segment import Gang, Inbox
 from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.verdict import SegmentEnding, SegmentOutcome, WentWarm, decide_outcome
 from optuna_deadline.worker.warm_processes import WarmProcesses
@@ -63,8 +63,10 @@ class Outbox:
             Whether all is written: the gang has exited or is warm, and holds nothing.
         """
         mailbox = gang.pending_writes
+        if gang.inbox is None:
+            return self._release_part(gang)
         try:
-            self._write_backlog(gang)
+            self._write_backlog(gang.inbox, gang)
             self._write_progress(gang)
             if isinstance(mailbox.end, WentWarm) and not gang.lost:
                 self._keep_warm(gang, mailbox.end)
@@ -77,12 +79,17 @@ class Outbox:
         self._finish(gang, mailbox.end, leaving)
         return True
 
-    def _write_backlog(self, gang: Gang) -> None:
-        listener = gang.inbox
-        assert listener is not None
-        if gang.pending_writes.write(
-            listener.store, listener.copy_to_optuna, time.monotonic() + _TURN_SECONDS
-        ):
+    def _release_part(self, gang: Gang) -> bool:
+        """Release this worker's part of another one's gang, once its last rank has exited."""
+        if gang.pending_writes.end is None:
+            return False
+        if not gang.lost:
+            self._table.release_part(self._worker_id, *gang.key)
+        return True
+
+    def _write_backlog(self, inbox: Inbox, gang: Gang) -> None:
+        until = time.monotonic() + _TURN_SECONDS
+        if gang.pending_writes.write(inbox.store, inbox.copy_to_optuna, until):
             self._replan()
 
     def _write_progress(self, gang: Gang) -> None:

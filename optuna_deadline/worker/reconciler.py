@@ -33,7 +33,7 @@ from optuna_deadline.worker.outbox import Outbox
 from optuna_deadline.worker.registration import PoolMembership
 from optuna_deadline.worker.rules import FIRST_STOP, directive_for
 from optuna_deadline.worker.sampling import TrialSampler
-from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang, busy_slots
+from optuna_deadline.worker.segment import HANG_TIMEOUT, Gang, SegmentKey
 from optuna_deadline.worker.slot_health import SlotHealth
 from optuna_deadline.worker.time_limit import WorkerTimeLimit
 from optuna_deadline.worker.warm_processes import WarmProcesses
@@ -108,9 +108,9 @@ class Reconciler:
 
     Attributes:
         view: What the table has said last; replaced as a whole.
-        gangs: The segments of this worker's trials, by trial number.
+        gangs: The segments with ranks of this worker.
         warm: Its warm processes.
-        cross_host: Its parts of other workers' gangs.
+        cross_host: Its parts of other workers' gangs, and their ranks in its own.
         sampler: Makes the Optuna trials.
         leaving: Why the worker leaves, as its owner says; None until it does.
         replan: Called after events that the planner should read.
@@ -141,7 +141,7 @@ class Reconciler:
         self._plan: tuple[float, Mapping[int, int]] = (-math.inf, {})
         self._plan_outdated = False
         self.view = TableView()
-        self.gangs: dict[int, Gang] = {}
+        self.gangs: dict[SegmentKey, Gang] = {}
         self.leaving: str | None = None
         self.replan: Callable[[], None] = lambda: None
 
@@ -186,11 +186,7 @@ class Reconciler:
     @property
     def busy(self) -> bool:
         """Whether this worker holds any slot."""
-        return bool(self.gangs) or self.cross_host.busy
-
-    def running(self) -> list[Gang]:
-        """The gangs that hold slots of this worker."""
-        return [*self.cross_host.gangs, *self.gangs.values()]
+        return bool(self.gangs or self.cross_host.accepted_slots)
 
     def read_soon(self) -> None:
         """Let the next pass read the plan."""
@@ -222,8 +218,6 @@ class Reconciler:
                     self._forget(gang)
                 self._keep_leases()
             self._slot_health.reconcile()  # before anything starts on a slot that fails
-            if self.cross_host.release_finished():
-                self.read_soon()
             if time.monotonic() >= self._next_poll:
                 self._follow(self._read_plan())
             self._lease_clock.record_database_answer()
@@ -239,7 +233,7 @@ class Reconciler:
     def _forget(self, gang: Gang) -> None:
         """Forget a gang that has ended and is written."""
         self._lease_clock.record_progress()  # one of many gangs
-        del self.gangs[gang.number]
+        del self.gangs[gang.key]
         self.read_soon()
         if gang.outcome is not None and gang.outcome.state == "complete":
             self.sampler.errors.record_success(gang.number)
@@ -254,7 +248,7 @@ class Reconciler:
     def _renew(self) -> None:
         mine = [gang for gang in self.gangs.values() if not gang.lost]
         held = [pair for gang in mine for pair in gang.grant.slots]
-        renewal = self._lease_clock.renew([*held, *self.cross_host.held_slots])
+        renewal = self._lease_clock.renew([*held, *self.cross_host.accepted_slots])
         self.cross_host.apply_renewal(renewal.kept)
         if self._membership.check_offers(renewal.offers, self._slot_health.withdrawn):
             self._slot_health.note_registration()
@@ -265,7 +259,7 @@ class Reconciler:
         self._event_loop.call_soon(self._extend_trust)
 
     def _extend_trust(self) -> None:
-        for gang in (*self.warm.gangs, *self.running()):
+        for gang in (*self.warm.gangs, *self.gangs.values()):
             if not gang.abandoned:
                 gang.extend_trust(self._lease_clock.trusted_until)
 
@@ -299,7 +293,7 @@ class Reconciler:
     def _post_directives(self, orders: Orders) -> None:
         """Post the plan's directives, and give up what the table has given to others."""
         rows = {row.number: row for row in orders.trials}
-        for gang in self.gangs.values():
+        for gang in [gang for gang in self.gangs.values() if gang.leads]:
             row = rows.get(gang.number)
             if row is None or row.owner != self._worker_id or row.fence != gang.grant.fence:
                 if gang.outcome is None:
@@ -309,7 +303,7 @@ class Reconciler:
             if planned.leave:
                 gang.call_soon(partial(self._plan_leaving, gang, planned))
         for row in orders.trials:
-            if row.owner == self._worker_id and row.number not in self.gangs:
+            if row.owner == self._worker_id and (row.number, row.fence) not in self.gangs:
                 # The grant's answer was lost, so no rank runs under this fence.
                 self._table.cancel_grant(self._worker_id, row.number, row.fence)
 
@@ -327,7 +321,7 @@ class Reconciler:
         if self._event_loop.fork_server.ready:
             for row in orders.trials:
                 self._keep_leases()
-                self._launcher.start(row, self.gangs, busy_slots(self.cross_host.gangs))
+                self._launcher.start(row, self.gangs)
 
     def _is_open(self) -> bool:
         """Whether trials may still start."""
@@ -344,9 +338,10 @@ class Reconciler:
     def leave_pool(self, patience: float) -> None:
         """Release all slots, delete what an ended study needs no more, and leave the pool."""
         for gang in self.gangs.values():
-            if gang.exited and not gang.lost:
+            if gang.exited and not gang.lost and gang.leads:
                 self._table.release(self._worker_id, gang.grant, "paused", ended="abandoned")
-        self.cross_host.release_finished()
+            elif gang.exited and not gang.lost:
+                self._table.release_part(self._worker_id, *gang.key)
         if self.view.settled:
             delete_needless(
                 self._table, self._settings.folder, self._study_name, host_name(), patience

@@ -15,6 +15,7 @@ from optuna_deadline.rank.messages import (
     Answered,
     Directed,
     EndHeard,
+    Leaves,
     Message,
     PassOn,
     Planned,
@@ -44,6 +45,9 @@ _SAVE_SECONDS = 120.0  # more seconds to save, if the host gives the time
 #: Seconds without a message from any rank after which the gang counts as hung. Shorter than
 #: the timeout of gloo's collectives, whose error would hide the cause.
 HANG_TIMEOUT = 900.0
+
+
+SegmentKey = tuple[int, int]  #: a trial's number and the fence of its grant
 
 
 class Inbox(Protocol):
@@ -125,6 +129,7 @@ class Gang:
     overdue: bool = False
     #: whether one of its workers leaves, whose host may be switched off soon
     worker_leaving: bool = False
+    announced: bool = False  #: whether the leader knows that this worker leaves
     abandoned: bool = False  #: whether it was killed since its slots are lost
     concluded: bool = False  #: whether its end is in the mailbox
     #: the most slots that its ranks can train on, and why
@@ -148,6 +153,16 @@ class Gang:
     def number(self) -> int:
         """The trial's number."""
         return self.grant.number
+
+    @property
+    def key(self) -> SegmentKey:
+        """The trial's number and the fence of the grant."""
+        return self.grant.number, self.grant.fence
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker has the trial, and not only a part of its ranks."""
+        return self.inbox is not None
 
     @property
     def size(self) -> int:
@@ -238,10 +253,12 @@ class Gang:
         if self.directive is not KEEP:
             rank.send(Directed(self.directive))
 
-    def notify_leader(self, message: Message) -> None:
-        """Let the ranks send a message to the leader on another host."""
-        for rank in self.ranks:
-            rank.send(PassOn(message))
+    def announce_leaving(self, why: str) -> None:
+        """Let the ranks ask their leader on another host to go on without this worker."""
+        if self.ranks and not self.announced:
+            self.announced = True
+            for rank in self.ranks:
+                rank.send(PassOn(Leaves(why)))
 
     def drop_member(self, worker: str) -> None:
         """Drop a member: its ranks are gone, or their slots are."""

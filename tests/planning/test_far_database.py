@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import optuna
 import pytest
 
-from optuna_deadline.allocation.records import Orders
+from optuna_deadline.allocation.records import Orders, PlannedTrial, ReportRow
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.forecasting.throughput import distant_database_seconds
 from optuna_deadline.planning.planner import Planner
@@ -78,3 +79,39 @@ def test_the_planner_closes_so_much_earlier(trip: float, closed: bool) -> None:
     world.table.renew("me", [])
     planner.tick()
     assert world.table.orders("").settled is closed
+
+
+class SlowOptuna(OptunaTrials):
+    """Each end takes its time; meanwhile another worker stands for election."""
+
+    def __init__(self, study: optuna.Study, seconds: float) -> None:
+        super().__init__(study)
+        self.seconds, self.ended, self.deposed = seconds, list[int](), False
+
+    def end(self, row: PlannedTrial, reports: Callable[[], list[ReportRow]]) -> None:
+        super().end(row, reports)
+        self.ended.append(row.number)
+        world.time += self.seconds
+        self.deposed = world.table.elect_planner("other") is not None
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(1.0, 25), (31.0, 1)])
+def test_the_ends_of_many_trials_are_told_by_one_planner(seconds: float, told: int) -> None:
+    """All together take longer than a lease; who has lost the election stops."""
+    world.time, world.trip = 1000.0, 0.0
+    world.table = FarTable(now=lambda: world.time, deadline=DEADLINE, ttl=6.0)
+    for name in ("me", "other"):
+        world.table.register(name, "host", 1, [], 4)
+    study = optuna.create_study(direction="maximize")
+    trials = SlowOptuna(study, seconds)
+    planner = Planner(
+        trials, world.table, policy_choice.make("fifo", {}), direction="maximize",
+        started=1000.0, worker_id="me", clock=lambda: world.time,
+    )  # fmt: skip
+    term = planner.try_elect()
+    assert term is not None
+    for trial in [study.ask() for _ in range(25)]:
+        world.table.open_trial("me", term, trial.number, trial._trial_id)
+    world.table.retire("me", term, dict.fromkeys(range(25), "others were better"))
+    planner.tick()
+    assert trials.ended == list(range(told)) and trials.deposed is (told == 1)

@@ -30,6 +30,7 @@ from optuna_deadline.worker import segment
 from optuna_deadline.worker.agent import Agent
 from optuna_deadline.worker.devices import Offer
 from optuna_deadline.worker.reconciler import WorkerSettings
+from optuna_deadline.worker.segment import Gang
 
 #: What a worker writes to the table.
 WRITES = (
@@ -180,6 +181,11 @@ class Hand:
         )  # fmt: skip
         self.look()
 
+    def gang(self, number: int) -> Gang:
+        """The running segment of a trial."""
+        [found] = [each for each in self.reconciler.gangs.values() if each.number == number]
+        return found
+
     def look(self) -> None:
         """Let the next turn read the plan, however soon it comes."""
         self.reconciler.read_soon()
@@ -198,7 +204,7 @@ class Hand:
         self.receive()
         self.agent._leave_if_due()
         self.agent._enforce_time_limits()
-        for gang in self.reconciler.running():
+        for gang in list(self.reconciler.gangs.values()):
             gang.conclude()
         self.reconciler.run_pass()
         self.agent._event_loop.run_soon()

@@ -197,7 +197,7 @@ def test_only_the_loops_thread_touches_a_rank(hand: Hand, killed: list[int]) -> 
     agent, number = hand.agent, hand.open()
     hand.plan(number)
     hand.reconciler.run_pass()
-    assert number in hand.reconciler.gangs and not hand.fork_server.ranks
+    assert hand.gang(number) and not hand.fork_server.ranks
     hand.turn()
     hand.heard(number)
     hand.plan(number, "pause")
@@ -219,7 +219,7 @@ def test_a_trial_that_is_lost_while_it_reports_takes_no_other_with_it(
     hand: Hand, killed: list[int]
 ) -> None:
     first, second = hand.started(), hand.started()
-    hand.table.release(hand.agent.id, hand.reconciler.gangs[first].grant, "paused", ended="died")
+    hand.table.release(hand.agent.id, hand.gang(first).grant, "paused", ended="died")
     for number in (first, second):
         hand.say(number, Reported(0.5, 0, 1.0))
     hand.turn()
@@ -391,7 +391,7 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
         for message in messages:
             hand.rank(first).send_bytes(message)
             hand.turn()
-            [rank] = hand.reconciler.gangs[first].ranks
+            [rank] = hand.gang(first).ranks
             if killed or rank.end_message is not None:
                 hand.end(first, code=-9 if killed else 0)
                 killed.clear()
@@ -412,7 +412,7 @@ def send_any_messages(messages: list[Any], folder: Path) -> None:
 def test_an_answer_that_is_too_large_is_an_error_of_its_call(hand: Hand) -> None:
     first, second = hand.started(), hand.started()
     for key in "ab":  # each of them is small enough for a message
-        hand.reconciler.gangs[first].inbox._trial.set_user_attr(key, "x" * (3 << 20))  # type: ignore[union-attr]
+        hand.gang(first).inbox._trial.set_user_attr(key, "x" * (3 << 20))  # type: ignore[union-attr]
     answer = hand.ask(first, "user_attrs")
     assert isinstance(answer, ValueError) and "6.0 MiB" in str(answer)
     assert hand.state(first) == hand.state(second) == ("running", None)
@@ -422,7 +422,7 @@ def test_a_start_up_takes_no_negative_time(hand: Hand) -> None:
     number = hand.started()
     hand.say(number, Advanced(0.0, 1.0, 1000000.0))
     hand.turn()
-    assert hand.reconciler.gangs[number].progress.startup == 0.0
+    assert hand.gang(number).progress.startup == 0.0
 
 
 @pytest.mark.parametrize("method", ["study", "_trial_id", "__class__", "storage"])
@@ -439,7 +439,7 @@ def test_a_message_that_is_too_large_ends_its_trial_alone(hand: Hand) -> None:
     pipe = hand.rank(first)
     sending = Thread(target=_send_until_closed, args=(pipe, bytes(MAX_MESSAGE + 1)))
     sending.start()
-    assert wait([hand.reconciler.gangs[first].ranks[0].link], 10)  # type: ignore[union-attr]
+    assert wait([hand.gang(first).ranks[0].link], 10)  # type: ignore[union-attr]
     hand.turn()
     sending.join(10)
     with pytest.raises((EOFError, OSError)):
@@ -588,11 +588,11 @@ def test_what_a_rank_said_before_its_exit_was_heard_is_written_before_the_releas
     hand: Hand,
 ) -> None:
     number = hand.started()
-    hand.reconciler.gangs[number].ranks[0].exit_code = 0  # heard before its pipe is read
+    hand.gang(number).ranks[0].exit_code = 0  # heard before its pipe is read
     hand.say(number, Reported(0.5, 7, 1.0))
     hand.rank(number).send(Returned(0.5))
     hand.rank(number).close()
-    hand.reconciler.gangs[number].conclude()
+    hand.gang(number).conclude()
     hand.reconciler.run_pass()
     assert hand.state() == ("running", None)
     hand.turn()
@@ -600,7 +600,7 @@ def test_what_a_rank_said_before_its_exit_was_heard_is_written_before_the_releas
 
 
 def test_a_frozen_rank_does_not_stop_the_renewal_of_leases(hand: Hand) -> None:
-    gang = hand.reconciler.gangs[hand.started()]
+    gang = hand.gang(hand.started())
     for moment in range(5000):  # a blocked write would not end
         gang.extend_trust(2000.0 + moment)
     assert isinstance(hand.rank(0).recv(), Trusted)
@@ -691,7 +691,7 @@ def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
     assert list(leader.fork_server.ranks) == [(0, 1, 0)]
     assert list(member.fork_server.ranks) == [(0, 1, 1)]
     ours, far = channel_pair()
-    assert leader.reconciler.gangs[number].attach_remote_rank(1, ours)
+    assert leader.gang(number).attach_remote_rank(1, ours)
     leader.say(number, Reported(0.5, 0, 1.0))
     far.send(Returned(None))
     far.close()
@@ -724,7 +724,7 @@ def test_what_a_slow_rank_may_still_read_is_not_deleted(hand: Hand) -> None:
     kept = hand.reconciler._folders.local_folder(number) / "1-0.ckpt"
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.touch()
-    gang = hand.reconciler.gangs[number]
+    gang = hand.gang(number)
     gang.resume = kept
     swept: list[Any] = []
     hand.reconciler._sweeper.sweep = lambda _, gone: swept.extend(gone)  # type: ignore[method-assign]
