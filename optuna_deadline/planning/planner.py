@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from optuna_deadline.allocation.records import Orders, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
@@ -41,6 +41,19 @@ _logger = logging.getLogger("optuna_deadline")
 _REPORTING_SLACK = 2
 #: This many failures without any report mean that the objective is broken.
 MAX_FAILURES = 5
+
+
+@dataclass
+class _Term:
+    """What a planner remembers of one term; after that, another one may have written."""
+
+    number: int
+    claim: StudyClaim | None = None  #: as it was written last
+    claim_again_at: float = 0.0
+    written: tuple[Reading, Plan] | None = None  #: the last plan, and what it was made of
+    idle_plans: int = 0  #: in a row
+    gate: bool | None = None  #: as it was written last
+    gate_changes_at: float = math.inf
 
 
 class Planner:
@@ -102,17 +115,11 @@ class Planner:
         self._reader = SnapshotReader(table, direction, started, max_slots)
         self._bound_planner = BoundPlanner(table)
         self._claim_estimator = ClaimEstimator(policy)
-        self._last_claim: StudyClaim | None = None
         self._logged_limit: int | None = None
         self._warned_unpausable = False
-        self._claim_again_at = 0.0
-        self._idle_plans = 0
         self._failed: set[int] = set()
         self._failed_before: int | None = None
-        self._last_written: tuple[Reading, Plan] | None = None
-        self._term: int | None = None
-        self._gate: bool | None = None  #: as this planner has written it
-        self._gate_changes_at = math.inf
+        self._term: _Term | None = None
         self.next_election = 0.0  #: in seconds of the clock
         self._reap_next = False  # plan at the next tick: the planner was just elected
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest round trips to the table
@@ -131,9 +138,9 @@ class Planner:
             StudyGone: The study was deleted.
             DeadlineError: All trials fail.
         """
-        term = self.try_elect()
+        self.try_elect()
         self.quiet_until = -math.inf
-        if term is None:
+        if (term := self._term) is None:
             return False
         if self._reap_next:
             self._table.reap()
@@ -152,25 +159,25 @@ class Planner:
             self.next_election = 0.0
             return False
 
-    def _follow_clock(self, term: int, orders: Orders) -> bool:
+    def _follow_clock(self, term: _Term, orders: Orders) -> bool:
         """Move the deadline for all, and for processes that start later."""
         step, stored = orders.clock_step, orders.deadline - orders.clock_step
-        if self._table.follow_clock(self._worker_id, term, step, stored):
+        if self._table.follow_clock(self._worker_id, term.number, step, stored):
             self._started += step
             self._reader.started += step
             _logger.warning("%s.", clock_words(step).capitalize())
         return True
 
-    def _tick(self, term: int, orders: Orders, began: float) -> bool:
+    def _tick(self, term: _Term, orders: Orders, began: float) -> bool:
         """Read the study once and act on it, in one term."""
-        self._opener.register_strays(term)
+        self._opener.register_strays(term.number)
         reading = self._reader.read(orders.deadline)
         if reading.overdue and self._table.reap():
             reading = self._reader.read(orders.deadline)
         snapshot = reading.snapshot
         end = orders.end if self._pool_budget is None else self._pool_budget.training_end(orders)
         closes_in = end - snapshot.now - self._closing_seconds(reading)
-        if self._retire_excess(term, reading, closes_in):
+        if self._retire_excess(term.number, reading, closes_in):
             reading = self._reader.read(orders.deadline)
         if self._pool_budget is not None:
             reading = self._pool_budget.limit_to_paid_slots(reading, orders)
@@ -179,7 +186,7 @@ class Planner:
         self._fail_if_hopeless(reading)
         reported = self._end_reporter.report(reading.ended)
         if closes_in <= 0:
-            return self._close(term, reading, orders)
+            return self._close(term.number, reading, orders)
         if not reading.workers:
             return (
                 reported > 0
@@ -194,18 +201,18 @@ class Planner:
             if less := self._pool_budget.shrink_to_paid_slots(reading, plan, size):
                 reading = less
                 plan = unconstrained = replace(self._plan(less)[0], pool_slots=plan.pool_slots)
-        if self._is_finished(reading, unconstrained):
-            return self._close(term, reading, orders)
+        if self._is_finished(term, reading, unconstrained):
+            return self._close(term.number, reading, orders)
         self._set_claim(term, reading, unconstrained)
         self._write_gate(term, plan.gate_open, reading.snapshot)
         changed = False
-        if not self._is_unchanged(reading, plan):
+        if not self._is_unchanged(term, reading, plan):
             changed = self._write(term, reading, plan, self._clock() - began)
         elif not reported and plan is unconstrained and self._pool_budget is None:
-            self.quiet_until = self._quiet_until(reading, orders, plan)
+            self.quiet_until = self._quiet_until(term, reading, orders, plan)
         if self._pool_budget is not None:
             changed |= self._pool_budget.write_pool_size(
-                self._worker_id, term, reading, orders, size
+                self._worker_id, term.number, reading, orders, size
             )
         return changed or reported > 0
 
@@ -258,12 +265,16 @@ class Planner:
         """
         now = self._clock()
         if now >= self.next_election:
-            before, self._term = self._term, self._table.elect_planner(self._worker_id)
+            elected = self._table.elect_planner(self._worker_id)
             self.next_election = now + self._table.ttl / 6
-            self._reap_next = self._term is not None
-            if self._term not in (None, before):
-                self._begin_term()
-        return self._term
+            self._reap_next = elected is not None
+            if elected is None:
+                self._term = None
+            elif self._term is None or self._term.number != elected:
+                self._term = _Term(elected)
+                self._opener.begin_term()
+                self._reader.begin_term()
+        return None if self._term is None else self._term.number
 
     def _stay_elected(self) -> None:
         """Stay elected in a tick that takes long.
@@ -272,24 +283,17 @@ class Planner:
             LeaseLost: Another term has begun.
         """
         before = self._term
-        if self.try_elect() != before:
+        self.try_elect()
+        if self._term is not before:
             raise LeaseLost("Another planner was elected.")
 
-    def _begin_term(self) -> None:
-        """Forget cached state: another planner may have changed it."""
-        self._opener.begin_term()
-        self._reader.begin_term()
-        self._last_written = self._last_claim = None
-        self._idle_plans = 0
-        self._gate = None
-
-    def _quiet_until(self, reading: Reading, orders: Orders, plan: Plan) -> float:
+    def _quiet_until(self, term: _Term, reading: Reading, orders: Orders, plan: Plan) -> float:
         """Until when a plan that was carried out stays the same if nothing but time changes."""
-        if plan.holds_until is None or self._idle_plans:
+        if plan.holds_until is None or term.idle_plans:
             return -math.inf
         closes = orders.end - self._closing_seconds(reading)
         leases = [worker.lease for worker in reading.workers]
-        return min(plan.holds_until, closes, reading.reap_from, self._gate_changes_at, *leases)
+        return min(plan.holds_until, closes, reading.reap_from, term.gate_changes_at, *leases)
 
     def _plan(self, reading: Reading) -> tuple[Plan, Plan]:
         """The study's plan for its slots, and its plan for all slots in reach."""
@@ -305,16 +309,16 @@ class Planner:
             return idle_plan(snapshot, unconstrained), unconstrained
         return self._bound_planner.plan(self._policy, reading), unconstrained
 
-    def _set_claim(self, term: int, reading: Reading, unconstrained: Plan) -> None:
+    def _set_claim(self, term: _Term, reading: Reading, unconstrained: Plan) -> None:
         """Write the study's claim: when it changes, and a few times in a lease."""
         now, said = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
-        before = self._last_claim
+        before = term.claim
         same = before is not None and (before.live, before.most) == (said.live, said.most)
-        if not same or now >= self._claim_again_at:
-            self._table.set_claim(self._worker_id, term, said)
-            self._last_claim, self._claim_again_at = said, now + self._table.ttl / 6
+        if not same or now >= term.claim_again_at:
+            self._table.set_claim(self._worker_id, term.number, said)
+            term.claim, term.claim_again_at = said, now + self._table.ttl / 6
 
-    def _write(self, term: int, reading: Reading, plan: Plan, seconds: float) -> bool:
+    def _write(self, term: _Term, reading: Reading, plan: Plan, seconds: float) -> bool:
         current = reading.trials
         orders = {
             number: order
@@ -327,19 +331,19 @@ class Planner:
         self._keep_the_best(orders)
         slots = sum(reading.capacities.values())  # a policy may ask for more
         for opening in plan.openings[:slots]:
-            number = self._opener.open(term, opening.params)
+            number = self._opener.open(term.number, opening.params)
             orders[number] = Run(1, f"starts: {opening.reason}")
         for opened in range(min(plan.start, slots - len(plan.openings))):
             if opened > 0 and self._opener.exhausted():
                 break
-            number = self._opener.open(term)
+            number = self._opener.open(term.number)
             orders[number] = Run(1, f"starts: {plan.start_reason}")
         reasons = {
             number: order.reason
             for number, order in orders.items()
             if isinstance(order, Retire) and number in current and current[number].owner is None
         }
-        self._retire(term, reasons)
+        self._retire(term.number, reasons)
         for number in reasons:
             del orders[number]
         bounds = self._bound_planner.bindings
@@ -347,30 +351,30 @@ class Planner:
         rows = changed_assignments(fit_to_batches(placed, current), current)
         rows += self._bound_planner.reason_changes(current)
         for part in batches(rows):
-            self._table.write_plan(self._worker_id, term, part, seconds)
-        self._last_written = reading, plan
+            self._table.write_plan(self._worker_id, term.number, part, seconds)
+        term.written = reading, plan
         return bool(rows)
 
-    def _write_gate(self, term: int, is_open: bool, snapshot: Snapshot) -> None:
+    def _write_gate(self, term: _Term, is_open: bool, snapshot: Snapshot) -> None:
         """Write whether new trials may start, once that has held for as long as a start takes.
 
         It is shown to users; plans change their minds more often.
         """
-        now, known = snapshot.now, self._gate
-        if is_open == known:
-            self._gate_changes_at = math.inf
+        now = snapshot.now
+        if is_open == term.gate:
+            term.gate_changes_at = math.inf
             return
-        takes = 0.0 if known is None else snapshot.overhead.total
-        self._gate_changes_at = min(self._gate_changes_at, now + takes)
-        if now >= self._gate_changes_at:
-            self._table.set_gate(self._worker_id, term, is_open)
-            self._gate, self._gate_changes_at = is_open, math.inf
+        takes = 0.0 if term.gate is None else snapshot.overhead.total
+        term.gate_changes_at = min(term.gate_changes_at, now + takes)
+        if now >= term.gate_changes_at:
+            self._table.set_gate(self._worker_id, term.number, is_open)
+            term.gate, term.gate_changes_at = is_open, math.inf
 
-    def _is_unchanged(self, reading: Reading, plan: Plan) -> bool:
+    def _is_unchanged(self, term: _Term, reading: Reading, plan: Plan) -> bool:
         """Whether this same plan wrote nothing before and no process has written since."""
-        if self._last_written is None:
+        if term.written is None:
             return False
-        before, followed = self._last_written
+        before, followed = term.written
         return (
             (plan is followed or plan == followed)
             and plan.new_trials == 0
@@ -384,7 +388,7 @@ class Planner:
             if isinstance(order, Retire) and self._best_model.belongs_to(number):
                 orders[number] = Pause("holds the best model so far")
 
-    def _is_finished(self, reading: Reading, plan: Plan) -> bool:
+    def _is_finished(self, term: _Term, reading: Reading, plan: Plan) -> bool:
         """Whether the study is over before its deadline; it must hold in two readings.
 
         Judged by its plan with all slots: a study that only waits for a slot is not over, even if
@@ -393,8 +397,8 @@ class Planner:
         busy = plan.slots > 0 or plan.gate_open or bool(plan.pool_slots)
         busy = busy or bool(reading.snapshot.requests) or not any(reading.reach.values())
         busy = busy or bool(self._bound_planner.wait_reasons)  # their host may come back
-        self._idle_plans = 0 if busy else self._idle_plans + 1
-        return self._idle_plans >= 2
+        term.idle_plans = 0 if busy else term.idle_plans + 1
+        return term.idle_plans >= 2
 
     def _close(self, term: int, reading: Reading, orders: Orders) -> bool:
         """Stop paying for unused slots and end all trials."""
