@@ -24,7 +24,7 @@ from optuna_deadline.plain_data import (
     write_plain,
 )
 from optuna_deadline.segments import Segment, segment, take_one_slot
-from optuna_deadline.values.scores import better_score
+from optuna_deadline.values.scores import BestValue
 
 
 class Step(int):
@@ -48,7 +48,7 @@ class Resumable:
         self._trial, self._steps, self._state = trial, steps, state
         self._save_every = save_every
         self._segment: Segment = segment(trial)
-        self._best: float | None = None  # as a score
+        self._best = BestValue(getattr(self._segment, "direction", "minimize"))
         self._value: float | None = None
         self._begun = self._done = 0  # the present step, and the last one that has ended
         self._reported: float | None = None  # of the present step
@@ -116,17 +116,8 @@ class Resumable:
     def _end_step(self) -> None:
         self._done = self._begun
         self._segment.progress(self._done)
-        if self._is_best():
+        if self._reported is not None and self._best.improved(self._reported):
             self._save()
-
-    def _is_best(self) -> bool:
-        """Whether this step has reported the best value so far."""
-        if self._reported is None:
-            return False
-        direction = getattr(self._segment, "direction", "minimize")
-        found = better_score(self._reported, self._best, direction)
-        self._best = self._best if found is None else found
-        return found is not None
 
     def _save(self) -> None:
         if self._saved == self._done:
@@ -134,7 +125,7 @@ class Resumable:
         kept = {
             "step": self._done,
             "value": self._value,
-            "best": self._best,
+            "best": self._best.value,
             "state": {name: _state_of(name, each) for name, each in self._state.items()},
             "random": random_state(),
         }
@@ -145,7 +136,7 @@ class Resumable:
 
     def _restore(self, kept: Mapping[str, Any]) -> None:
         self._begun = self._done = self._saved = kept["step"]
-        self._value, self._best = kept["value"], kept["best"]
+        self._value, self._best.value = kept["value"], kept["best"]
         for name, found in kept["state"].items():
             if name not in self._state:
                 raise DeadlineError(

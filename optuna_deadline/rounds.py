@@ -20,7 +20,7 @@ from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment, segment, take_one_slot
-from optuna_deadline.values.scores import better_score
+from optuna_deadline.values.scores import BestValue
 
 _STATE = "optuna_deadline.json"  # in the folder of a checkpoint
 _BEST_EVERY = 1.0  # seconds between two checkpoints of best values: a round may take a millisecond
@@ -67,7 +67,7 @@ class Rounds:
         self.done = 0  #: the rounds before this segment
         self._round = 0  # the last one
         self._value: float | None = None  # the last report
-        self._best: float | None = None  # as a score
+        self._best = BestValue(getattr(self._segment, "direction", "minimize"))
         self._unsaved = False  # whether no checkpoint has been saved since the best value
         self._saved_at = time.monotonic()
         self.folder = self._segment.resume_dir()  #: what the segment before has saved
@@ -77,7 +77,7 @@ class Rounds:
         if self.folder is not None:
             kept = json.loads((self.folder / _STATE).read_text())
             self.done = self._round = kept["round"]
-            self._value, self._best = kept["value"], kept["best"]
+            self._value, self._best.value = kept["value"], kept["best"]
 
     def working_file(self, name: str) -> Path:
         """A file of this segment alone, for a framework that writes by itself."""
@@ -141,7 +141,7 @@ class Rounds:
             exact: Whether that is the model of this very round.
         """
         reported = exact and (self._round % self._every == 0 or self._round == self.rounds)
-        kept = {"round": self._round, "value": self._value, "best": self._best}
+        kept = {"round": self._round, "value": self._value, "best": self._best.value}
         with self._segment.save_dir(
             step=self._round, value=self._value if reported else None
         ) as folder:
@@ -168,12 +168,9 @@ class Rounds:
         """Report; returns whether the value is the best so far."""
         self._value = float(value)
         self._trial.report(self._value, self._round)
-        direction = getattr(self._segment, "direction", "minimize")
-        found = better_score(self._value, self._best, direction)
-        if found is None:
-            return False
-        self._best, self._unsaved = found, True
-        return True
+        best = self._best.improved(self._value)
+        self._unsaved |= best
+        return best
 
     def _plain_move(self, reported: bool) -> Move:
         if not reported:

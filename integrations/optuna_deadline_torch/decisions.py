@@ -12,7 +12,7 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import FitSegment
 from optuna_deadline.segments import Segment
-from optuna_deadline.values.scores import score
+from optuna_deadline.values.scores import BestValue
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.ranks import TermFlag
@@ -21,22 +21,27 @@ from optuna_deadline_torch.saver import CheckpointSaver
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
 
-class BestValue:
-    """The best value of one trial so far, over all its segments."""
+def leave_if_diverged(
+    segment: Segment, consensus: Consensus, trained: ReplicatedState, finish: Callable[[], None]
+) -> None:
+    """Return to the last checkpoint, on one slot, if the ranks' models differ.
 
-    def __init__(self, direction: Direction) -> None:
-        self.direction = direction
-        self.value: float | None = None
+    Every rank calls it, before a checkpoint is made and before a value is reported.
 
-    def improved(self, value: float) -> bool:
-        """Record a value; returns whether it is finite and better than all before."""
-        if not math.isfinite(value):
-            return False
-        mine = score(value, self.direction)
-        if self.value is not None and mine <= score(self.value, self.direction):
-            return False
-        self.value = value
-        return True
+    Args:
+        segment: The rank's segment.
+        consensus: Of its ranks.
+        trained: The state that must be equal in all ranks.
+        finish: Waits in all ranks until all writes are done.
+
+    Raises:
+        SegmentEnd: They differ.
+    """
+    reason = trained.difference(consensus)
+    if reason is not None:
+        segment.limit_slots(1, reason)
+        finish()
+        segment.leave(Directive(Kind.RESIZE, reason))
 
 
 class SegmentController:
@@ -179,20 +184,9 @@ class SegmentController:
             self.segment.leave(directive)
 
     def leave_if_diverged(self) -> None:
-        """Return to the last checkpoint, on one slot, if the ranks' models differ.
-
-        Every rank calls it, before a checkpoint is made and before a value is reported.
-
-        Raises:
-            SegmentEnd: They differ.
-        """
-        if self.segment.world_size == 1:
-            return
-        reason = self._trained().difference(self.consensus)
-        if reason is not None:
-            self.segment.limit_slots(1, reason)
-            self.finish()
-            self.segment.leave(Directive(Kind.RESIZE, reason))
+        """Return to the last checkpoint, on one slot, if the ranks' models differ."""
+        if self.segment.world_size > 1:
+            leave_if_diverged(self.segment, self.consensus, self._trained(), self.finish)
 
     def finish(self) -> None:
         """Wait in all ranks until all writes are done: a rank that left earlier would end them."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import optuna
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
-from optuna_deadline_torch.decisions import BestValue
+from optuna_deadline_torch.decisions import leave_if_diverged
 from optuna_deadline_torch.direction import direction_of, known_direction, warn_of_minimized_score
 from optuna_deadline_torch.ranks import TermFlag, serve_store
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -19,11 +19,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.checkpoints.folders import working_folder
-from optuna_deadline.directives import Directive, Kind
+from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
+from optuna_deadline.values.scores import BestValue
 from optuna_deadline_transformers.losses import mend_loss
 from optuna_deadline_transformers.reports import ReportAxis
+from optuna_deadline_transformers.room import DiskRoom
 from optuna_deadline_transformers.slots import (
     StepBatch,
     note_batch,
@@ -98,6 +100,7 @@ class DeadlineCallback(TrainerCallback):
         self._best = BestValue(direction_of(trial, self.segment, mode))
         self._term = TermFlag()
         self._consensus = Consensus(self.segment.rank, self.segment.world_size)
+        self._room = DiskRoom(self.segment.folder)
         self._save_every, self._saved_at = save_every, time.monotonic()
         self._decision: StepDecision | None = None  # whose checkpoint the trainer will write
         self._saved_value: float | None = None  # of that checkpoint
@@ -277,7 +280,9 @@ class DeadlineCallback(TrainerCallback):
         folder, args.output_dir = self._working_folder(), self._output
         self._consensus.barrier()  # each rank has written its random numbers
         if self.segment.rank == 0:
-            self._publish(folder / f"checkpoint-{state.global_step}")
+            written = folder / f"checkpoint-{state.global_step}"
+            self._room.note_size(written)
+            self._publish(written)
             shutil.rmtree(folder, ignore_errors=True)
         self._consensus.barrier()
         self._saved_at = time.monotonic()
@@ -320,9 +325,29 @@ class DeadlineCallback(TrainerCallback):
             return
         if value is None:
             self._leave_if_diverged(**also)
+        if not self._has_room(value, **also):
+            if decision.directive.leave and not control.should_training_stop:
+                self.segment.leave(decision.directive)
+            return
         self._decision, self._saved_value = decision, value
         self._output, args.output_dir = args.output_dir, str(self._working_folder())
         control.should_save = True
+
+    def _has_room(self, value: float | None, model: Any = None, **also: Any) -> bool:
+        """Whether the first rank's disk has room for a checkpoint; otherwise the worker says so.
+
+        Every rank calls it. Training goes on, and a later checkpoint is tried again.
+        """
+        error = self._consensus.gather(self._room.error(model))[0]
+        if error is None:
+            return True
+
+        def fail(_: Path) -> None:
+            raise error
+
+        self.segment.save(fail, step=self._reported, value=value)
+        self._saved_at = time.monotonic()
+        return False
 
     def _working_folder(self) -> Path:
         """Where the trainer writes its checkpoint: one folder for all ranks of this host."""
@@ -342,8 +367,4 @@ class DeadlineCallback(TrainerCallback):
             [] if optimizer is None else [optimizer],
             "call the model that the trainer passes, in compute_loss too",
         )
-        why = trained.difference(self._consensus)
-        if why is not None:
-            self.segment.limit_slots(1, why)
-            self._consensus.barrier()
-            self.segment.leave(Directive(Kind.RESIZE, why))
+        leave_if_diverged(self.segment, self._consensus, trained, self._consensus.barrier)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import optuna
 import typer
@@ -27,9 +27,6 @@ from optuna_deadline.live.view import TrialRow, View
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.values.deadlines import format_duration
 from optuna_deadline.values.scores import score
-
-if TYPE_CHECKING:
-    pass
 
 _CURVE = 40  # characters
 

@@ -15,15 +15,26 @@ def score(value: float, direction: str) -> float:
     return value if direction == "maximize" else -value
 
 
-def better_score(value: float, best: float | None, direction: str) -> float | None:
-    """The score of a value if it is better than the best score so far, else None.
+class BestValue:
+    """The best value of one trial so far, over all its segments.
 
     Args:
-        value: A reported value; NaN never is better.
-        best: The best score, or None if there is none.
         direction: "minimize" or "maximize".
+
+    Attributes:
+        value: The best value; None before the first one.
     """
-    if math.isnan(value):
-        return None
-    found = score(value, direction)
-    return found if best is None or found > best else None
+
+    def __init__(self, direction: str) -> None:
+        self._direction = direction
+        self.value: float | None = None
+
+    def improved(self, value: float) -> bool:
+        """Record a value; returns whether it is finite and better than all before."""
+        before = self.value
+        if not math.isfinite(value) or (
+            before is not None and score(value, self._direction) <= score(before, self._direction)
+        ):
+            return False
+        self.value = value
+        return True

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -29,7 +32,9 @@ from optuna_deadline.segments import SegmentEnd
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.nightly_but(r"by steps|worker|refused|forgotten|accelerate|search|slots"),
+    pytest.mark.nightly_but(
+        r"by steps|worker|refused|full_disk|forgotten|accelerate|search|slots"
+    ),
 ]
 
 HABITS: dict[str, dict[str, Any]] = {
@@ -93,6 +98,27 @@ def test_a_checkpoint_is_a_folder_of_the_trainers(tmp_path: Path) -> None:
     )
     assert judge.evaluate()["eval_loss"] == pytest.approx(min(trial.reports.values()))
     assert not list((tmp_path / "out").glob("checkpoint-*")), "only the worker's folder has it"
+
+
+@pytest.mark.parametrize("leave_at", [10**9, 2])
+def test_a_full_disk_costs_a_checkpoint_and_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave_at: int
+) -> None:
+    """The trainer's own writing would end the trial, so room is looked for before it."""
+    segment, trial = start(tmp_path, leave_at=leave_at)
+    errors = list[OSError]()
+
+    def save(write: Any, **facts: Any) -> None:
+        with pytest.raises(OSError, match="No space left on device") as info:
+            write(tmp_path / "unused")
+        errors.append(info.value)
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1000))
+    segment.save = save  # type: ignore[assignment, method-assign]
+    with pytest.raises(SegmentEnd) if leave_at < 10**9 else nullcontext():
+        train(trial, tmp_path)
+    assert errors and not list(tmp_path.rglob("checkpoint-*"))
+    assert leave_at < 10**9 or len(trial.reports) == tiny_bert.EPOCHS
 
 
 @pytest.mark.parametrize(
