@@ -1,6 +1,6 @@
-"""Record the project's own table: learning curves of small networks on real digits.
+"""Record the project's own tables: learning curves of the demo's tasks.
 
-The network and the data are the demo's. The seed and the index determine each configuration, so
+The networks and the data are the demo's. The seed and the index determine each configuration, so
 an interrupted run continues, and more configurations can be added later. Finished configurations
 are stored in a file beside the table until the table is written.
 """
@@ -8,6 +8,7 @@ are stored in a file beside the table until the table is written.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -17,9 +18,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import optuna
 from numpy.typing import NDArray
+from optuna.samplers import RandomSampler
+from optuna.trial import FrozenTrial
+from optuna_deadline_demo import TASKS
 
 from benchmarks.measuring import Progress, output_file
 
@@ -36,8 +42,7 @@ class Training:
 
     index: int
     hp: dict[str, float]
-    accuracy: list[float]  #: on 360 validation images, after each epoch
-    loss: list[float]  #: cross-entropy on the same images
+    values: list[float]  #: the validation's, after each epoch
     seconds: list[float]  #: CPU seconds of each epoch with its validation, as on an idle core
     wall: list[float]  #: wall-clock seconds, on a machine that may have been busy
 
@@ -54,13 +59,56 @@ def draw(seed: int, index: int) -> dict[str, float]:
     }
 
 
-def train(seed: int, index: int, epochs: int) -> Training:
-    """Train one configuration on one thread; the index also seeds its weights and batches."""
+def train(task: str, seed: int, index: int, epochs: int) -> Training:
+    """Train one configuration on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    return _digits(seed, index, epochs) if task == "digits" else _trial(task, seed, index)
+
+
+class _Stopwatch(FrozenTrial):
+    """Notes the values that an objective reports, and the seconds of each epoch."""
+
+    def begin(self, index: int) -> None:
+        self.done = Training(index, {}, [], [], [])
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def report(self, value: float, step: int) -> None:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        if math.isfinite(value):
+            self.done.values.append(value)
+            self.done.seconds.append(cpu - self._cpu)
+            self.done.wall.append(wall - self._wall)
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+
+def _trial(task: str, seed: int, index: int) -> Training:
+    """A whole training of a task, with parameters that the seed and the index choose."""
+    objective = importlib.import_module(f"optuna_deadline_demo.{task}").objective
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = RandomSampler(seed=seed * 100_000 + index)
+    asked = optuna.create_study(sampler=sampler).ask()
+    objective.suggest(asked)
+    known = asked.study.trials[0]
+    trial = _Stopwatch(
+        0, known.state, None, None, None, known.params, known.distributions, {}, {}, {}, 0
+    )
+    trial.begin(index)
+    objective(trial)
+    trial.done.hp.update(
+        (name, float(known.distributions[name].to_internal_repr(value)))
+        for name, value in known.params.items()
+    )
+    return trial.done
+
+
+def _digits(seed: int, index: int, epochs: int) -> Training:
+    """The index also seeds the weights and the batches."""
     import torch
     from optuna_deadline_demo.digits import BATCH, Digits, Net
     from torch.nn import functional as F
 
-    torch.set_num_threads(1)
     torch.manual_seed(index)
     hp = draw(seed, index)
     data = Digits()
@@ -68,7 +116,7 @@ def train(seed: int, index: int, epochs: int) -> Training:
     (images, labels), (unseen, truth) = data.train.tensors, data.validation.tensors
     model = Net(int(hp["width"]), hp["dropout"], hp["lr"], hp["weight_decay"])
     optimizer = model.configure_optimizers()
-    done = Training(index, hp, [], [], [], [])
+    done = Training(index, hp, [], [], [])
     for _ in range(epochs):
         wall, cpu = time.perf_counter(), time.thread_time()
         model.train()
@@ -85,8 +133,7 @@ def train(seed: int, index: int, epochs: int) -> Training:
             right = (answers.argmax(1) == truth).float().mean().item()
         if not math.isfinite(loss):
             break
-        done.loss.append(loss)
-        done.accuracy.append(right)
+        done.values.append(right)
         done.seconds.append(time.thread_time() - cpu)
         done.wall.append(time.perf_counter() - wall)
     return done
@@ -96,7 +143,7 @@ def _be_nice(by: int) -> None:
     os.nice(by)
 
 
-def finished(part: Path, settings: dict[str, int]) -> dict[int, Training]:
+def finished(part: Path, settings: dict[str, Any]) -> dict[int, Training]:
     """The results of an earlier run, without an incomplete last line.
 
     Raises:
@@ -116,9 +163,10 @@ def finished(part: Path, settings: dict[str, int]) -> dict[int, Training]:
     return {training.index: training for training in found}
 
 
-def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) -> None:
+def write_table(out: Path, trainings: list[Training], settings: dict[str, Any]) -> None:
     """Write one compressed file; ``optuna_deadline.simulation.tables.curves`` has the format."""
-    epochs = settings["epochs"]
+    task, epochs = settings["task"], settings["epochs"]
+    metric = importlib.import_module(f"optuna_deadline_demo.{task}").MONITOR
 
     def rows(name: str) -> NDArray[np.float32]:
         table = np.full((len(trainings), epochs), np.nan, dtype=np.float32)
@@ -130,8 +178,8 @@ def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) 
     names = list(trainings[0].hp)
     about = {
         "name": out.stem,
-        "metric": "accuracy",
-        "direction": "maximize",
+        "metric": metric,
+        "direction": TASKS[task].direction,
         "seconds": "CPU seconds of one thread for each epoch",
         **settings,
         "versions": {library: version(library) for library in LIBRARIES},
@@ -141,18 +189,17 @@ def write_table(out: Path, trainings: list[Training], settings: dict[str, int]) 
         about=json.dumps(about),
         hp_names=np.array(names),
         hp=np.array([[training.hp[name] for name in names] for training in trainings]),
-        accuracy=rows("accuracy"),
-        loss=rows("loss"),
         seconds=rows("seconds"),
         wall_seconds=rows("wall"),
+        **{metric: rows("values")},
     )
 
 
 def record(
-    out: Path, *, configurations: int, epochs: int, seed: int, jobs: int, nice: int
+    out: Path, task: str, *, configurations: int, epochs: int, seed: int, jobs: int, nice: int
 ) -> Iterator[int]:
     """Train missing configurations and write the table; yield the number of finished ones."""
-    settings = {"epochs": epochs, "seed": seed}
+    settings: dict[str, Any] = {"task": task, "epochs": epochs, "seed": seed}
     part = out.with_suffix(".part")
     done = finished(part, settings)
     missing = [index for index in range(configurations) if index not in done]
@@ -161,7 +208,7 @@ def record(
         part.open("a") as file,
         ProcessPoolExecutor(jobs, initializer=_be_nice, initargs=(nice,)) as executor,
     ):
-        futures = [executor.submit(train, seed, index, epochs) for index in missing]
+        futures = [executor.submit(train, task, seed, index, epochs) for index in missing]
         try:
             for future in futures:
                 training = future.result()
@@ -179,8 +226,9 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser("python -m benchmarks.record", description=__doc__)
     parser.add_argument("--out", type=output_file, required=True, metavar="FILE.npz")
+    parser.add_argument("--task", choices=TASKS, default="digits")
     parser.add_argument("--configurations", type=int, default=160, help="how many to train")
-    parser.add_argument("--epochs", type=int, default=30, help="of each")
+    parser.add_argument("--epochs", type=int, default=30, help="of each of the digits")
     parser.add_argument("--seed", type=int, default=0, help="of the configurations")
     parser.add_argument("--jobs", type=int, default=2, help="processes, one thread each")
     parser.add_argument("--nice", type=int, default=15, help="how far to stand back for others")
@@ -188,10 +236,12 @@ def main(arguments: list[str] | None = None) -> None:
     if given.out.suffix != ".npz":
         parser.error(f"{given.out} must end in .npz")
     progress = Progress()
-    total = given.configurations
+    total, epochs = given.configurations, given.epochs
+    if given.task != "digits":
+        epochs = importlib.import_module(f"optuna_deadline_demo.{given.task}").MAX_EPOCHS
     try:
         for count in record(
-            given.out, configurations=total, epochs=given.epochs, seed=given.seed,
+            given.out, given.task, configurations=total, epochs=epochs, seed=given.seed,
             jobs=given.jobs, nice=given.nice,
         ):  # fmt: skip
             progress.write_progress(f"{count} of {total} configurations")

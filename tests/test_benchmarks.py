@@ -107,11 +107,11 @@ def test_which_gpus_are_seen(
 
 
 def test_a_cut_recording_goes_on_and_its_table_can_be_read(tmp_path: Path) -> None:
-    settings = {"epochs": 3, "seed": 0}
+    settings = {"task": "digits", "epochs": 3, "seed": 0}
     part, out = tmp_path / "t.part", tmp_path / "t.npz"
     assert record.finished(part, settings) == {}
     trainings = [
-        record.Training(index, record.draw(0, index), scores, scores, seconds, seconds)
+        record.Training(index, record.draw(0, index), scores, seconds, seconds)
         for index, (scores, seconds) in enumerate(
             [([0.1, 0.2, 0.9], [1.0, 2.0, 3.0]), ([0.1], [4.0]), ([0.1, 0.2, 0.3], [1.0] * 3)]
         )
@@ -123,7 +123,7 @@ def test_a_cut_recording_goes_on_and_its_table_can_be_read(tmp_path: Path) -> No
     assert list(record.finished(part, settings).values()) == trainings[:2]
     assert len(record.finished(part, settings)) == 2, "the cut line is gone"
     with pytest.raises(ValueError, match="was begun with"):
-        record.finished(part, {"epochs": 4, "seed": 0})
+        record.finished(part, {**settings, "epochs": 4})
     record.write_table(out, trainings, settings)
     (tuned,) = load(out)
     assert tuned.name == "recorded/t" and tuned.step_seconds == (2.0, 4.0, 1.0)
