@@ -184,15 +184,15 @@ def write_table(out: Path, trainings: list[Training], settings: dict[str, Any]) 
         **settings,
         "versions": {library: version(library) for library in LIBRARIES},
     }
-    np.savez_compressed(
-        out,
-        about=json.dumps(about),
-        hp_names=np.array(names),
-        hp=np.array([[training.hp[name] for name in names] for training in trainings]),
-        seconds=rows("seconds"),
-        wall_seconds=rows("wall"),
-        **{metric: rows("values")},
-    )
+    arrays: dict[str, Any] = {
+        "about": json.dumps(about),
+        "hp_names": np.array(names),
+        "hp": np.array([[training.hp[name] for name in names] for training in trainings]),
+        "seconds": rows("seconds"),
+        "wall_seconds": rows("wall"),
+        metric: rows("values"),
+    }
+    np.savez_compressed(out, **arrays)
 
 
 def record(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import is_not
 from typing import Any, TypeVar, cast
 
-from optuna_deadline.policies.api import TrialView
+from optuna_deadline.policies.api import Report, TrialView
 from optuna_deadline.policies.rungs import Rung, RungTable
 
 Value = TypeVar("Value")
@@ -43,6 +43,7 @@ class TrialIndex:
         self._known: dict[Any, Any] = {}
         self._kept: dict[Any, Any] = {}
         self._moved: set[int] = set()
+        self._of_trials: dict[tuple[int, Any], tuple[Sequence[Report], Any]] = {}
 
     @property
     def rungs(self) -> list[Rung]:
@@ -73,6 +74,15 @@ class TrialIndex:
         while milestone <= trial.step:
             milestone *= self.reduction_factor
         return max(0, (milestone if last is None else min(milestone, last)) - trial.step)
+
+    def cached_by_reports(
+        self, trial: TrialView, key: Any, work_out: Callable[[TrialView], Value]
+    ) -> Value:
+        """A value that depends on a trial's reports alone."""
+        known = self._of_trials.get((trial.number, key))
+        if known is None or known[0] is not trial.reports:
+            known = self._of_trials[trial.number, key] = trial.reports, work_out(trial)
+        return cast("Value", known[1])
 
     def cached_by_state(self, key: Any, work_out: Callable[[], Value]) -> Value:
         """A value that depends on the live trials, their slots and the rungs alone."""
