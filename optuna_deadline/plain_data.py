@@ -17,27 +17,42 @@ from typing import Any
 from optuna_deadline.errors import DeadlineError
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, collections.Counter, collections.OrderedDict)
 _ARRAY = "numpy array"  # the key under which its bytes are saved
 
 
 def encoded(value: Any, name: str) -> Any:
-    """Plain data, with arrays as bytes.
+    """Plain data, with arrays and numbers of NumPy as bytes.
+
+    Types are compared exactly: a file names the class of a named tuple, an enumeration or a number
+    of NumPy, and could not be read.
 
     Raises:
         DeadlineError: It is something else.
     """
-    if isinstance(value, _PLAIN) or _is_tensor(value):
+    if type(value) in _PLAIN or _is_of_torch(value):
         return value
-    if isinstance(value, (list, tuple, dict)):
+    if type(value) in _CONTAINERS:
+        for key in value if isinstance(value, dict) else ():
+            if not _is_plain_key(key):
+                raise _not_plain(name, key)
         return _mapped(lambda each: encoded(each, name), value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         text = io.BytesIO()
         numpy.save(text, value, allow_pickle=False)
         return {_ARRAY: text.getvalue()}
-    raise DeadlineError(
+    raise _not_plain(name, value)
+
+
+def _is_plain_key(key: Any) -> bool:
+    return type(key) in _PLAIN or (type(key) is tuple and all(map(_is_plain_key, key)))
+
+
+def _not_plain(name: str, value: Any) -> DeadlineError:
+    return DeadlineError(
         f"{name} has a {type(value).__name__}, without state_dict() and load_state_dict(): give "
-        "it both, or keep plain data, such as its bytes."
+        "it both, or keep plain data: numbers, texts, bytes, lists, tuples, dicts, arrays."
     )
 
 
@@ -62,9 +77,10 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_of_torch(value: Any) -> bool:
+    """Whether it is a tensor or its size, which PyTorch reads without running code."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter, torch.Size)
 
 
 def random_state() -> dict[str, Any]:
@@ -95,6 +111,8 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "collections" and name in ("Counter", "OrderedDict"):
             return getattr(collections, name)
+        if (module, name) == ("builtins", "complex"):
+            return complex
         raise pickle.UnpicklingError(f"The checkpoint holds {module}.{name}, which is no data.")
 
 

@@ -29,6 +29,7 @@ SAYS = {
     "two_workers.py": (10, r"Workers left with \[0, 0\]\.\nBest accuracy [01]\.\d+: trial \d"),
     "harder_tasks.py": (15, r"Best value 0\.\d+ of \d+ trials: \d"),
     "dyhpo.py": (10, r"Best score 0\.\d+ with lr 0\.\d+"),
+    "pbt.py": (10, r"Best score 0\.\d+ with lr 0\.\d+"),
     "budget.py": (
         7,
         r"Spent \S+ of \S+ USD(.*\n)+Best accuracy(.*\n)Its checkpoint, verified True",

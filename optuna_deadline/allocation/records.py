@@ -157,6 +157,7 @@ class PlannedTrial:
     limit_reason: str | None = None  #: the reason for the plan, in one sentence
     pausable: bool | None = None  #: False once it has reported without its segment
     others: OtherWorkers = ()  #: slots of other workers among them
+    parent: int | None = None  #: the trial whose checkpoint it starts from
 
     @property
     def alive(self) -> bool:

@@ -171,6 +171,9 @@ class CheckpointFetcher:
         """The newest intact file; a damaged one falls back to the one before."""
         for checkpoint in newest_first:
             path = self._folders.local_path(number, checkpoint.path)
+            if checkpoint.number != number and path == checkpoint.path:
+                path = self._folders.local_folder(number) / name_of(path)
+                _adopt(checkpoint.path, path)
             if self._fetch_intact(checkpoint, path):
                 return path
             _logger.warning(
@@ -192,6 +195,18 @@ class CheckpointFetcher:
         with suppress(FileNotFoundError):
             write_atomically(path, lambda to: fetch(checkpoint.path, to))
         return intact(copy)
+
+
+def _adopt(location: Path, path: Path) -> None:
+    """Give a trial another one's file, which may be deleted at any time."""
+    make_private(path.parent)
+    try:
+        path.hardlink_to(location)
+    except (FileNotFoundError, FileExistsError):
+        return  # deleted, or given before
+    except OSError:  # another file system
+        with suppress(FileNotFoundError):
+            write_atomically(path, lambda to: shutil.copyfile(location, to))
 
 
 class CheckpointSweeper:

@@ -331,7 +331,12 @@ class Planner:
         self._keep_the_best(orders)
         slots = sum(reading.capacities.values())  # a policy may ask for more
         for opening in plan.openings[:slots]:
-            number = self._opener.open(term.number, opening.params)
+            if opening.parent is not None and opening.parent not in current:
+                raise DeadlineError(
+                    f"The policy's new trial is to start from trial {opening.parent}, which the "
+                    "study does not have: give Opening the number of a trial in the snapshot."
+                )
+            number = self._opener.open(term.number, opening.params, opening.parent)
             orders[number] = Run(1, f"starts: {opening.reason}")
         for opened in range(min(plan.start, slots - len(plan.openings))):
             if opened > 0 and self._opener.exhausted():

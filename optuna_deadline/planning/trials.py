@@ -261,7 +261,7 @@ class TrialOpener:
         self._table = table
         self._worker_id = worker_id
         # Optuna's answer that the table does not have yet
-        self._unregistered: tuple[int, int] | None = None
+        self._unregistered: tuple[int, int, int | None] | None = None
         self._may_have_strays = True  # whether there may be trials that only Optuna knows
 
     def begin_term(self) -> None:
@@ -272,7 +272,9 @@ class TrialOpener:
         """Whether the search is exhausted and no trial waits to be registered."""
         return self._unregistered is None and self._trials.exhausted()
 
-    def open(self, term: int, params: Mapping[str, Any] | None = None) -> int:
+    def open(
+        self, term: int, params: Mapping[str, Any] | None = None, parent: int | None = None
+    ) -> int:
         """Open a trial; returns its number.
 
         After a database error, the next call continues with the same trial.
@@ -280,17 +282,18 @@ class TrialOpener:
         Args:
             term: The planner's term.
             params: Its parameters; None leaves them to the sampler.
+            parent: The trial whose checkpoint it starts from.
 
         Raises:
             LeaseLost: Another term has begun.
         """
         if self._unregistered is None:
             self._may_have_strays = True  # until the answer arrives
-            self._unregistered = self._trials.open(params)
+            self._unregistered = (*self._trials.open(params), parent)
             self._may_have_strays = False
-        number, trial_id = self._unregistered
+        number, trial_id, parent = self._unregistered
         try:
-            self._table.open_trial(self._worker_id, term, number, trial_id)
+            self._table.open_trial(self._worker_id, term, number, trial_id, parent)
         except LeaseLost:
             # The planner of the current term may have looked for strays already.
             self._drop_unregistered()
@@ -318,7 +321,7 @@ class TrialOpener:
         """Drop an unregistered trial; it is in the table if only the answer was lost."""
         if self._unregistered is None:
             return
-        number, _ = self._unregistered
+        number, *_ = self._unregistered
         if all(planned.number != number for planned in self._table.trials()):
             self._trials.drop(number)
         self._unregistered = None

@@ -228,6 +228,8 @@ class Opening:
 
     params: Mapping[str, Any] = field(hash=False)
     reason: str
+    #: the trial whose newest checkpoint it starts from, at that step; None starts at step 0
+    parent: int | None = None
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,8 @@ class SimulatedSegment:
         speed = cluster.speed(grant)
         self._rate, self._speed = speed / pace, speed / slowness
         self._clock = workload.clock(configuration)
-        saved = next(
-            (c for c in world.table.checkpoints(number) if world.disk.has_checkpoint(c)), None
-        )
+        known = world.table.checkpoints_to_start(row)
+        saved = next((c for c in known if world.disk.has_checkpoint(c)), None)
         self._from = world.disk.positions[saved.path] if saved is not None else 0.0
         best = (c.value for c in world.table.checkpoints(number) if c.value is not None)
         self._best = max(best, default=-math.inf)

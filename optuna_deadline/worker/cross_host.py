@@ -137,7 +137,7 @@ class CrossHostGangs:
             return False
         if membership.rendezvous.resume_location is None:
             return True
-        saved = self._table.checkpoints(membership.number)
+        saved = self._table.checkpoints()  # also of its parent
         wanted = [one for one in saved if str(one.path) == membership.rendezvous.resume_location]
         if wanted:
             return self._fetcher.request(membership.number, membership.fence, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -19,6 +20,8 @@ from optuna_deadline.worker.rules import is_to_start, own_slots
 from optuna_deadline.worker.sampling import SamplerTooSlow, TrialSampler
 from optuna_deadline.worker.segment import Gang, SegmentKey, busy_slots
 from optuna_deadline.worker.warm_processes import WarmProcesses
+
+_logger = logging.getLogger("optuna_deadline")
 
 
 class SegmentLauncher:
@@ -72,7 +75,7 @@ class SegmentLauncher:
             return
         # All reads come first: a failure after the grant would hold idle slots.
         warm = self._warm.slot_for(row, free)
-        saved = self._table.checkpoints(row.number) if warm is None else []
+        saved = self._table.checkpoints_to_start(row) if warm is None else []
         if warm is None and not self._can_resume(row, saved):
             return
         others = self._free_member_slots(row)
@@ -103,14 +106,21 @@ class SegmentLauncher:
             self._warm.wake(row.number, gang)
             return
         resume = gang.resume = self._fetcher.result(row.number)
+        if not saved and row.parent is not None:
+            _logger.warning(
+                "Trial %d starts anew: trial %d has no checkpoint that it could start from.",
+                row.number,
+                row.parent,
+            )
         self._forker.fork(gang, self._open_rendezvous(gang, resume, saved), resume)
 
     def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:
         """Whether the trial's checkpoint is here, or its warm process can go on."""
         self._warm.end(row.number)
-        if saved and not self._reaches(self._table.checkpoint_origins(number=row.number)[-1]):
+        if saved and not self._reaches(self._table.checkpoint_origins(number=saved[0].number)[-1]):
             return False  # it was saved elsewhere since the plan; the next plan knows
-        self._sweeper.scan(row.number, row.fence, saved)
+        own = [one for one in saved if one.number == row.number]
+        self._sweeper.scan(row.number, row.fence, own)
         return self._fetcher.request(row.number, row.fence, saved)
 
     def _free_slots(self, gangs: Iterable[Gang]) -> list[int]:

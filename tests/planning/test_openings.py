@@ -8,7 +8,9 @@ from typing import Any
 import optuna
 import pytest
 
-from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.allocation.table.memory import MemoryTable
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.planning.trials import OptunaTrials, TrialOpener
 from optuna_deadline.policies import Opening, Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation import Cluster, Workload, simulate
 
@@ -54,3 +56,56 @@ def test_an_optuna_trial_has_them_whatever_is_enqueued(sqlite_url: str) -> None:
     found = trials.parameters()[number]
     assert found.params == trial.params and found.user_attrs == {"size": "large"}
     assert trials.open() == (0, 1), "the enqueued one is still there"
+
+
+@dataclass
+class Copies:
+    """Trains one trial to a step, and then another one from its checkpoint."""
+
+    parent: int = 0
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        self.reports = {trial.number: [r.step for r in trial.reports] for trial in snapshot.trials}
+        alive = [trial for trial in snapshot.trials if trial.alive]
+        runs = {alive[-1].number: Run(1, "the newest")} if alive else {}
+        runs |= {trial.number: Pause("was copied") for trial in alive[:-1]}  # type: ignore[misc]
+        if len(self.reports) == 1 and alive and alive[0].step >= 5:
+            copy = Opening({"lr": 0.2}, "a copy", parent=self.parent)
+            return Plan({0: Pause("is copied")}, openings=(copy,))
+        return Plan(runs, start=0 if snapshot.trials else 1)
+
+
+WORKLOAD = Workload(
+    "two", (tuple(range(20)), tuple(range(100, 120))), (1.0,) * 2, ({"lr": 0.1}, {"lr": 0.2})
+)
+
+
+def test_a_trial_starts_from_the_checkpoint_of_another() -> None:
+    policy = Copies()
+    outcome = simulate(policy, WORKLOAD, Cluster(slots=1), deadline="60s")
+    assert policy.reports[1][0] == 6 and outcome.value == 119.0
+
+
+def test_a_parent_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(
+        DeadlineError, match="to start from trial 7, which the study does not have"
+    ):
+        simulate(Copies(parent=7), WORKLOAD, Cluster(slots=1), deadline="60s")
+
+
+def test_a_lost_answer_loses_no_parent() -> None:
+    study = optuna.create_study()
+    table = MemoryTable("pool", 1, now=lambda: 1000.0, deadline=1e6)
+    table.register("me", "host", 1, [], 1)
+    term, opener = table.elect_planner("me"), TrialOpener(OptunaTrials(study), table, "me")
+    assert term is not None and opener.open(term) == 0
+    write = table.open_trial
+
+    def lose(*arguments: Any) -> None:
+        table.open_trial = write  # type: ignore[method-assign]
+        raise ConnectionError
+
+    table.open_trial = lose  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        opener.open(term, {"lr": 0.2}, 0)
+    assert opener.open(term) == 1 and [row.parent for row in table.trials()] == [None, 0]

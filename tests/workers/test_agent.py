@@ -23,6 +23,7 @@ from optuna_deadline.allocation.records import (
     MachineInfo,
     Rendezvous,
 )
+from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.errors import DatabaseGone
 from optuna_deadline.rank.channel import channel_pair
 from optuna_deadline.rank.encoding import MAX_MESSAGE, packed
@@ -795,3 +796,37 @@ def test_a_worker_that_was_stopped_takes_no_process_for_hung(hand: Hand) -> None
     assert hand.fork_server is asked, "it was stopped as well"
     hand.turns(15)
     assert hand.fork_server is not asked
+
+
+def test_a_copied_checkpoint_is_there_whatever_becomes_of_its_parent(
+    hand: Hand, tmp_path: Path
+) -> None:
+    first = hand.started()
+    written = tmp_path / f"trial-{first}" / "1-5-0000.ckpt"
+    written.parent.mkdir(mode=0o700)
+    written.write_text("state")
+    saved = Checkpoint(first, 1, 5, 0.5, written, 5, checksum(written))
+    hand.table.add_checkpoint(hand.agent.id, hand.gang(first).grant, saved)
+    trial = hand.study.ask()
+    assert hand.term is not None
+    hand.table.open_trial(hand.agent.id, hand.term, trial.number, trial._trial_id, first)
+    hand.plan(trial.number)
+    hand.turn()
+    resume = hand.gang(trial.number).resume
+    written.unlink()
+    assert resume is not None and resume.read_text() == "state"
+    assert resume.parent.name == f"trial-{trial.number}"
+
+
+def test_a_trial_whose_parent_has_no_checkpoint_starts_anew_in_words(
+    hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, trial = hand.started(), hand.study.ask()
+    assert hand.term is not None
+    hand.table.open_trial(hand.agent.id, hand.term, trial.number, trial._trial_id, first)
+    hand.plan(trial.number)
+    hand.turn()
+    assert hand.gang(trial.number).resume is None and trial.number in {
+        k[0] for k in hand.fork_server.ranks
+    }
+    assert "Trial 1 starts anew: trial 0 has no checkpoint" in caplog.text

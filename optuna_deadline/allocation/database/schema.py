@@ -220,6 +220,7 @@ trial = _table(
     sa.Column("limit_reason", sa.Text),
     # False once its objective has reported without using its segment.
     sa.Column("pausable", sa.Boolean),
+    sa.Column("parent", sa.Integer),  # the trial whose checkpoint it starts from
 )
 
 segment = _table(

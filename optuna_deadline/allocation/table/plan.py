@@ -22,8 +22,17 @@ _FOLDED_EVENTS = ("checkpoint", "gate", "elect")
 class PlannerWrites(Segments):
     """What a planner writes."""
 
-    def open_trial(self, worker_id: str, term: int, number: int, trial_id: int) -> None:
+    def open_trial(
+        self, worker_id: str, term: int, number: int, trial_id: int, parent: int | None = None
+    ) -> None:
         """Add an Optuna trial to the table; one that is there already stays as it is.
+
+        Args:
+            worker_id: The planner.
+            term: Its term.
+            number: The trial's number.
+            trial_id: Its id in Optuna's storage.
+            parent: The trial whose checkpoint it starts from.
 
         Raises:
             LeaseLost: Another term has begun.
@@ -32,11 +41,13 @@ class PlannerWrites(Segments):
             self._guard_planner(tx, worker_id, term)
             if tx.run(
                 "INSERT INTO @trial (study_id, number, trial_id, state, fence, desired_mode, "
-                "desired_slots, reason, desired_since, told, failures) VALUES (:study, :number, "
-                ":trial_id, 'ready', 0, 'pause', 0, 'new', :now, false, 0) ON CONFLICT DO NOTHING",
-                number=number, trial_id=trial_id,
+                "desired_slots, reason, desired_since, told, failures, parent) VALUES (:study, "
+                ":number, :trial_id, 'ready', 0, 'pause', 0, 'new', :now, false, 0, :parent) "
+                "ON CONFLICT DO NOTHING",
+                number=number, trial_id=trial_id, parent=parent,
             ):  # fmt: skip
-                tx.event("open", number=number, term=term)
+                detail: dict[str, Any] = {} if parent is None else {"parent": parent}
+                tx.event("open", number=number, term=term, **detail)
 
     def write_plan(
         self,

@@ -304,6 +304,11 @@ class Reads(Base):
                 number=number,
             ))  # fmt: skip
 
+    def checkpoints_to_start(self, trial: PlannedTrial) -> list[Checkpoint]:
+        """The checkpoints that a trial goes on from, newest first: its own, else its parent's."""
+        own = self.checkpoints(trial.number)
+        return own if own or trial.parent is None else self.checkpoints(trial.parent)
+
     def checkpoint_origins(
         self, after: int = 0, number: int | None = None
     ) -> list[CheckpointOrigin]:
