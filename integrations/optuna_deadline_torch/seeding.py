@@ -143,13 +143,19 @@ def _parts(one: Any) -> Iterator[Callable[[], object]]:
     elif isinstance(one, FunctionType):
         yield from _parts((*(one.__defaults__ or ()), *map(_content, one.__closure__ or ())))
         yield from _global_generators(one)
-    elif type(one).__module__.partition(".")[0] not in _FOREIGN:
+    elif not _is_foreign(type(one)):
         held = getattr(one, "__dict__", None)
         yield from _parts(held) if isinstance(held, dict) else ()
-        methods = (each for owner in type(one).__mro__ for each in vars(owner).values())
-        for method in methods:
-            if isinstance(method, FunctionType):
-                yield from _global_generators(method)
+        for owner in type(one).__mro__:
+            # PyTorch's own methods draw from its global generator, and name hundreds of variables.
+            if not (_is_foreign(owner) or owner.__module__.startswith("torch.")):
+                for method in vars(owner).values():
+                    if isinstance(method, FunctionType):
+                        yield from _global_generators(method)
+
+
+def _is_foreign(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _FOREIGN
 
 
 def _same(one: object) -> object:
