@@ -163,6 +163,31 @@ def finished(part: Path, settings: dict[str, Any]) -> dict[int, Training]:
     return {training.index: training for training in found}
 
 
+def in_table(out: Path, settings: dict[str, Any]) -> dict[int, Training]:
+    """The trainings of a table that is written, to which more are added.
+
+    Raises:
+        ValueError: They were recorded with other settings.
+    """
+    if not out.is_file():
+        return {}
+    with np.load(out) as table:
+        about = {"task": "digits", **json.loads(str(table["about"]))}
+        if any(about[key] != value for key, value in settings.items()):
+            raise ValueError(f"{out} was recorded with other settings: name another file.")
+        names = [str(name) for name in table["hp_names"]]
+        columns = [table[key] for key in (about["metric"], "seconds", "wall_seconds")]
+        rows = zip(table["hp"].tolist(), *columns, strict=True)
+        return {
+            index: Training(
+                index,
+                dict(zip(names, hp, strict=True)),
+                *[row[np.isfinite(row)].tolist() for row in found],
+            )
+            for index, (hp, *found) in enumerate(rows)
+        }
+
+
 def write_table(out: Path, trainings: list[Training], settings: dict[str, Any]) -> None:
     """Write one compressed file; ``optuna_deadline.simulation.tables.curves`` has the format."""
     task, epochs = settings["task"], settings["epochs"]
@@ -201,7 +226,7 @@ def record(
     """Train missing configurations and write the table; yield the number of finished ones."""
     settings: dict[str, Any] = {"task": task, "epochs": epochs, "seed": seed}
     part = out.with_suffix(".part")
-    done = finished(part, settings)
+    done = {**in_table(out, settings), **finished(part, settings)}
     missing = [index for index in range(configurations) if index not in done]
     yield len(done)
     with (

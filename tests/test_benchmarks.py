@@ -125,6 +125,11 @@ def test_a_cut_recording_goes_on_and_its_table_can_be_read(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="was begun with"):
         record.finished(part, {**settings, "epochs": 4})
     record.write_table(out, trainings, settings)
+    read = record.in_table(out, settings)[1]
+    assert (read.hp, read.seconds) == (trainings[1].hp, trainings[1].seconds)
+    assert read.values == pytest.approx(trainings[1].values)
+    with pytest.raises(ValueError, match="recorded with other settings"):
+        record.in_table(out, {**settings, "seed": 1})
     (tuned,) = load(out)
     assert tuned.name == "recorded/t" and tuned.step_seconds == (2.0, 4.0, 1.0)
     assert tuned.curves[0][-1] == 1.0 and math.isnan(tuned.curves[1][1])
