@@ -143,19 +143,18 @@ def _parts(one: Any) -> Iterator[Callable[[], object]]:
     elif isinstance(one, FunctionType):
         yield from _parts((*(one.__defaults__ or ()), *map(_content, one.__closure__ or ())))
         yield from _global_generators(one)
-    elif not _is_foreign(type(one)):
+    elif _package(type(one)) not in _FOREIGN:
         held = getattr(one, "__dict__", None)
         yield from _parts(held) if isinstance(held, dict) else ()
-        for owner in type(one).__mro__:
-            # PyTorch's own methods draw from its global generator, and name hundreds of variables.
-            if not (_is_foreign(owner) or owner.__module__.startswith("torch.")):
-                for method in vars(owner).values():
-                    if isinstance(method, FunctionType):
-                        yield from _global_generators(method)
+        # PyTorch's own methods draw from its global generator, and name hundreds of variables.
+        owners = [each for each in type(one).__mro__ if _package(each) not in {*_FOREIGN, "torch"}]
+        for method in (each for owner in owners for each in vars(owner).values()):
+            if isinstance(method, FunctionType):
+                yield from _global_generators(method)
 
 
-def _is_foreign(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _FOREIGN
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 def _same(one: object) -> object:

@@ -137,10 +137,11 @@ class CrossHostGangs:
             return False
         if membership.rendezvous.resume_location is None:
             return True
-        saved = self._table.checkpoints()  # also of its parent
-        wanted = [one for one in saved if str(one.path) == membership.rendezvous.resume_location]
-        if wanted:
-            return self._fetcher.request(membership.number, membership.fence, wanted)
+        for number in (membership.number, None):  # its own, else its parent's
+            saved = self._table.checkpoints(number)
+            location = membership.rendezvous.resume_location
+            if wanted := [one for one in saved if str(one.path) == location]:
+                return self._fetcher.request(membership.number, membership.fence, wanted)
         # it was replaced in between
         self._table.release_part(self._worker_id, membership.number, membership.fence)
         return False

@@ -67,7 +67,8 @@ class SegmentLauncher:
 
     def start(self, row: PlannedTrial, gangs: dict[SegmentKey, Gang]) -> None:
         """Start a trial's segment if that is possible now, and add it to the gangs."""
-        if not is_to_start(row, self._worker_id, {g.number for g in gangs.values() if g.leads}):
+        running = (gang.number for gang in gangs.values() if gang.leads)
+        if not is_to_start(row, self._worker_id, running):
             return
         free = self._free_slots(gangs.values())
         own = own_slots(row)
@@ -106,7 +107,8 @@ class SegmentLauncher:
             self._warm.wake(row.number, gang)
             return
         resume = gang.resume = self._fetcher.result(row.number)
-        if not saved and row.parent is not None:
+        inherits = all(one.number != row.number for one in saved)
+        if resume is None and inherits and row.parent is not None:
             _logger.warning(
                 "Trial %d starts anew: trial %d has no checkpoint that it could start from.",
                 row.number,
@@ -117,8 +119,10 @@ class SegmentLauncher:
     def _can_resume(self, row: PlannedTrial, saved: list[Checkpoint]) -> bool:
         """Whether the trial's checkpoint is here, or its warm process can go on."""
         self._warm.end(row.number)
-        if saved and not self._reaches(self._table.checkpoint_origins(number=saved[0].number)[-1]):
-            return False  # it was saved elsewhere since the plan; the next plan knows
+        if saved:
+            origins = self._table.checkpoint_origins(number=saved[0].number)
+            if not origins or not self._reaches(origins[-1]):
+                return False  # it was saved elsewhere, or dropped; the next plan or pass knows
         own = [one for one in saved if one.number == row.number]
         self._sweeper.scan(row.number, row.fence, own)
         return self._fetcher.request(row.number, row.fence, saved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterable
 
 from optuna_deadline.allocation.records import OtherWorkers, PlannedTrial
 from optuna_deadline.directives import KEEP, Directive, Kind
@@ -15,7 +15,7 @@ FIRST_STOP = 0.3
 LAST_MOMENT = 0.4
 
 
-def is_to_start(row: PlannedTrial, worker_id: str, running: Container[int]) -> bool:
+def is_to_start(row: PlannedTrial, worker_id: str, running: Iterable[int]) -> bool:
     """Whether the worker is to start the trial of a plan's line."""
     ready = row.owner is None and row.mode == "run" and row.worker == worker_id
     return ready and row.number not in running

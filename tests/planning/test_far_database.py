@@ -97,7 +97,7 @@ class SlowOptuna(OptunaTrials):
 
 @pytest.mark.parametrize(("seconds", "told"), [(1.0, 25), (31.0, 1)])
 def test_the_ends_of_many_trials_are_told_by_one_planner(seconds: float, told: int) -> None:
-    """All together take longer than a lease; who has lost the election stops."""
+    """All take longer than a lease together; a planner that loses the election stops."""
     world.time, world.trip = 1000.0, 0.0
     world.table = FarTable(now=lambda: world.time, deadline=DEADLINE, ttl=6.0)
     for name in ("me", "other"):

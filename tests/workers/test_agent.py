@@ -798,9 +798,9 @@ def test_a_worker_that_was_stopped_takes_no_process_for_hung(hand: Hand) -> None
     assert hand.fork_server is not asked
 
 
-def test_a_copied_checkpoint_is_there_whatever_becomes_of_its_parent(
-    hand: Hand, tmp_path: Path
-) -> None:
+@pytest.fixture
+def copied(hand: Hand, tmp_path: Path) -> tuple[int, Path]:
+    """A planned trial that starts from another one's checkpoint, and that file."""
     first = hand.started()
     written = tmp_path / f"trial-{first}" / "1-5-0000.ckpt"
     written.parent.mkdir(mode=0o700)
@@ -811,11 +811,31 @@ def test_a_copied_checkpoint_is_there_whatever_becomes_of_its_parent(
     assert hand.term is not None
     hand.table.open_trial(hand.agent.id, hand.term, trial.number, trial._trial_id, first)
     hand.plan(trial.number)
+    return trial.number, written
+
+
+def test_a_copied_checkpoint_is_there_whatever_becomes_of_its_parent(
+    hand: Hand, copied: tuple[int, Path]
+) -> None:
+    number, written = copied
     hand.turn()
-    resume = hand.gang(trial.number).resume
+    resume = hand.gang(number).resume
     written.unlink()
     assert resume is not None and resume.read_text() == "state"
-    assert resume.parent.name == f"trial-{trial.number}"
+    assert resume.parent.name == f"trial-{number}"
+
+
+def test_a_checkpoint_that_is_dropped_while_a_copy_starts_is_looked_for_again(
+    hand: Hand, copied: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, _ = copied
+    with monkeypatch.context() as patched:
+        patched.setattr(hand.table, "checkpoint_origins", lambda **_: [])
+        hand.turn()
+    assert not any(gang.number == number for gang in hand.reconciler.gangs.values())
+    hand.look()
+    hand.turn()
+    assert hand.gang(number).resume is not None
 
 
 def test_a_trial_whose_parent_has_no_checkpoint_starts_anew_in_words(
