@@ -18,9 +18,8 @@ COLUMN = {
         '    sa.Column("pausable", sa.Boolean),\n', '    sa.Column("note", sa.Text),\n'
     ),
     "optuna_deadline/allocation/records.py": (
-        "    others: OtherWorkers = ()  #: slots of other workers among them\n\n    @property",
-        "    others: OtherWorkers = ()  #: slots of other workers among them\n"
-        "    note: str | None = None  #: a user's\n\n    @property",
+        "\n\n    @property\n    def alive(",
+        "\n    note: str | None = None  #: a user's\n\n    @property\n    def alive(",
     ),
 }  # fmt: skip
 TRANSITION = {
