@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
-from optuna_deadline.directives import KEEP, Kind
+from optuna_deadline.directives import Kind
 from optuna_deadline.fits import FitSegment
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
@@ -288,8 +287,7 @@ class ElasticFit:
                 ", ".join(changed[:5]) + (", ..." if len(changed) > 5 else ""),
             )
             self.segment.keep_slots()
-        stays = verdict.directive.leave and verdict.directive.kind is not Kind.STOP
-        return replace(verdict, directive=KEEP) if stays else verdict
+        return verdict.staying()
 
     # ---- the state in a checkpoint, in plain numbers and tensors
 

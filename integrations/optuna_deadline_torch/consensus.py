@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ class StepDecision:
     def goes_on(self) -> bool:
         """Whether all continue, and nothing is saved."""
         return self is _GO_ON or not (self.save or self.directive.leave)
+
+    def staying(self) -> StepDecision:
+        """This decision for a trial that could not resume here: only a stop ends it."""
+        stays = self.directive.leave and self.directive.kind is not Kind.STOP
+        return replace(self, directive=KEEP) if stays else self
 
 
 _GO_ON = StepDecision(KEEP)  # of nearly every step

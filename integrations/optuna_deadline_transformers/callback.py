@@ -12,6 +12,7 @@ import optuna
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import leave_if_diverged
 from optuna_deadline_torch.direction import direction_of, known_direction, warn_of_minimized_score
+from optuna_deadline_torch.loaders import can_be_dealt
 from optuna_deadline_torch.ranks import TermFlag, serve_store
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
@@ -23,6 +24,7 @@ from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
 from optuna_deadline.values.scores import BestValue
+from optuna_deadline_transformers.draws import SeededTraining
 from optuna_deadline_transformers.losses import mend_loss
 from optuna_deadline_transformers.reports import ReportAxis
 from optuna_deadline_transformers.room import DiskRoom
@@ -88,7 +90,7 @@ class DeadlineCallback(TrainerCallback):
         self._reported = 0  # the number of the last report
         self._missed: list[str] = []  # metrics of an evaluation that had none to report
         self._axis: ReportAxis | None = None  # while it trains
-        self._adapted = False
+        self._adapted = self._stays = False
         self._batch = StepBatch(1, 1)
         self._elastic = self.segment.elastic
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
@@ -171,6 +173,7 @@ class DeadlineCallback(TrainerCallback):
                 "last one at its end."
             )
         args.save_strategy, args.save_only_model = SaveStrategy.NO, False
+        args.ignore_data_skip = False
         args.restore_callback_states_from_checkpoint = True
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of each file of a checkpoint
         return args
@@ -181,7 +184,9 @@ class DeadlineCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
         """Begin to train: say how far this goes, and what was reported before."""
-        self._axis = axis = ReportAxis(args, state)
+        loader = also["train_dataloader"]
+        self._axis = axis = ReportAxis(args, state, stream=not can_be_dealt(loader))
+        self._begun = False
         if not self._elastic:
             return
         if not self._adapted:
@@ -199,6 +204,7 @@ class DeadlineCallback(TrainerCallback):
                 self._value = float(entry[self.monitor])
                 self._best.improved(self._value)
         self._reported = axis.passed(state)
+        self._seeds = SeededTraining(args.seed, self.segment.rank, loader)
         self._term.install()
         self._consensus.connect()
         if self.segment.world_size > 1:
@@ -207,18 +213,29 @@ class DeadlineCallback(TrainerCallback):
         self.segment.progress(axis.position(state))
         self._saved_at = time.monotonic()
 
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
+    ) -> None:
+        """Seed the order of the epoch."""
+        self._begun = True
+        if self._axis is not None and self._elastic:
+            self._seeds.begin_epoch(state)
+
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
-        """Forget a checkpoint that the trainer has not written."""
-        if self._elastic and self._decision is not None:
+        """Seed the step, and forget a checkpoint that the trainer has not written."""
+        self._expect_report()
+        if self._axis is None or not self._elastic:
+            return
+        self._seeds.begin_step(state)
+        if self._decision is not None:
             self._decision, args.output_dir = None, self._output
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
         """Follow directives after an optimizer step, unless an evaluation follows it."""
-        self._expect_report()
         if self._axis is None or not self._elastic:
             return
         self.segment.progress(self._axis.position(state))
@@ -230,7 +247,6 @@ class DeadlineCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
         """Follow directives at the end of an epoch that is not evaluated."""
-        self._expect_report()
         if self._axis is None or not self._elastic or control.should_evaluate:
             return
         if self._axis.ends_epoch(state):
@@ -247,7 +263,7 @@ class DeadlineCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
         """Report, save the best, and follow directives."""
-        if self._axis is None:  # the objective's own evaluation
+        if self._axis is None or not self._begun:  # the objective's own, or one before training
             return
         metrics: dict[str, float] = also.pop("metrics")
         number = self._axis.number(state)
@@ -318,6 +334,8 @@ class DeadlineCallback(TrainerCallback):
         decision = self._consensus.agree(
             self.segment.newest(), terminated=self._term.raised, save=save
         )
+        if self._seeds.has_lost_its_place:
+            decision = self._staying(decision, also["train_dataloader"])
         if decision.directive.kind is Kind.STOP:
             self._consensus.barrier()
             self.segment.leave(decision.directive)
@@ -332,6 +350,19 @@ class DeadlineCallback(TrainerCallback):
         self._decision, self._saved_value = decision, value
         self._output, args.output_dir = args.output_dir, str(self._working_folder())
         control.should_save = True
+
+    def _staying(self, decision: StepDecision, stream: Any) -> StepDecision:
+        """The decision for a trial whose stream has ended once."""
+        if not self._stays:
+            self._stays = True
+            self.segment.keep_slots()
+            _log.warning(
+                "The trial keeps its slots to its end: its training data (%s) has ended once and "
+                "has no length, so Trainer cannot find its place in a further pass. Pass data as "
+                "long as the training, or with a length.",
+                type(stream.dataset).__name__,
+            )
+        return decision.staying()
 
     def _has_room(self, value: float | None, model: Any = None, **also: Any) -> bool:
         """Whether the first rank's disk has room for a checkpoint; otherwise the worker says so.

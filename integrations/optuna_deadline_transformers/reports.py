@@ -18,16 +18,17 @@ class ReportAxis:
     Args:
         args: The training arguments.
         state: The trainer's state, whose ``eval_steps`` are known by then.
+        stream: Whether the data has no length, so that an epoch may end at any step.
     """
 
-    def __init__(self, args: Any, state: Any) -> None:
+    def __init__(self, args: Any, state: Any, *, stream: bool) -> None:
         if args.eval_strategy == IntervalStrategy.NO:
             raise DeadlineError(
                 "DeadlineCallback reports after each evaluation, and this training has none: pass "
                 'eval_strategy="epoch" and an eval_dataset.'
             )
         self._by_epoch = args.eval_strategy == IntervalStrategy.EPOCH
-        self._every = state.eval_steps
+        self._every, self._stream = state.eval_steps, stream
         whole = state.num_train_epochs if self._by_epoch else state.max_steps / self._every
         self.last = max(math.ceil(whole), 1)  #: the number of the last one
 
@@ -37,8 +38,13 @@ class ReportAxis:
         return float(done or 0.0)
 
     def number(self, state: Any) -> int:
-        """The number of an evaluation that takes place now; 0 before the first step."""
-        return math.ceil(self.position(state) - _ROUNDING)
+        """The number of an evaluation that takes place now; 0 if it is not one of the axis.
+
+        The trainer also evaluates before it begins or resumes, and users do at any step.
+        """
+        number = math.ceil(self.position(state) - _ROUNDING)
+        ends = self._stream or state.global_step >= state.max_steps
+        return number if ends or number == self.passed(state) else 0
 
     def passed(self, state: Any) -> int:
         """The number of the last evaluation before this point in the training."""

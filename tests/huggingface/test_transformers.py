@@ -21,7 +21,7 @@ from optuna.trial import TrialState
 from optuna_deadline_transformers import DeadlineCallback
 from optuna_deadline_transformers.slots import StepBatch, one_slot_only
 from tiny_bert import accuracy, make_model, train
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from worker_objective import Scripted
 
 import optuna_deadline
@@ -33,7 +33,8 @@ from optuna_deadline.segments import SegmentEnd
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly_but(
-        r"by steps|worker|refused|full_disk|forgotten|accelerate|search|slots"
+        r"by steps|augmented|worker|refused|between|ended_once|full_disk|forgotten|accelerate"
+        r"|search|slots"
     ),
 ]
 
@@ -49,7 +50,10 @@ HABITS: dict[str, dict[str, Any]] = {
     "half an epoch": {"num_train_epochs": 1.5},
     "a plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "num_train_epochs": 4},
     "the best is saved": {"save_strategy": "best", "metric_for_best_model": "accuracy"},
-    "read by others": {"dataloader_num_workers": 1},
+    "read by others": {"dataloader_num_workers": 1, "data": tiny_bert.Augmented},
+    "augmented": {"data": tiny_bert.Augmented, "ignore_data_skip": True},
+    "a stream": {"data": tiny_bert.Stream, "max_steps": 10},
+    "evaluated before": {"eval_on_start": True},
 }  # fmt: skip
 
 
@@ -178,6 +182,40 @@ def test_evaluations_after_the_training_are_the_objectives_own(tmp_path: Path) -
     assert list(trial.reports) == [1, 2]
     built.evaluate()
     assert list(trial.reports) == [1, 2] and deadline.value == trial.reports[2]
+
+
+class Watched(TrainerCallback):
+    """A user's own evaluations of other data, and of the same data between two reports."""
+
+    trainer: Trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **also: Any) -> None:
+        if state.global_step % 4 == 3:
+            self.trainer.evaluate(tiny_bert.Sums(16, 2), metric_key_prefix="test")
+            self.trainer.evaluate()
+
+
+def test_an_evaluation_between_two_reports_is_none(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    deadline, watched = DeadlineCallback(trial, "eval_loss"), Watched()
+    watched.trainer = built = trainer(deadline, deadline.adapt(arguments(tmp_path)))
+    built.add_callback(watched)
+    built.train()
+    assert [*trial.reports] == [1, 2]
+    evaluated = [entry for entry in built.state.log_history if "eval_loss" in entry]
+    assert len(evaluated) > 2
+    assert trial.reports[2] == evaluated[-1]["eval_loss"]
+
+
+def test_a_stream_that_has_ended_once_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segment, trial = start(tmp_path, leave_at=7)  # of 10 steps, in passes of 4
+    kept: list[bool] = []
+    segment.keep_slots = lambda: kept.append(True)  # type: ignore[method-assign]
+    train(trial, tmp_path, data=tiny_bert.Stream, max_steps=10)
+    assert list(trial.reports) == [1, 2, 3] and kept == [True]
+    assert sum("ended once" in message for message in caplog.messages) == 1
 
 
 def test_one_of_several_data_sets_has_the_metric(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import os
 import time
 from functools import partial
 from pathlib import Path
+from random import randrange
 from typing import Any
 
 import torch
 from optuna_deadline_transformers import DeadlineCallback
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -39,6 +40,25 @@ class Sums(Dataset[dict[str, Any]]):
         return {"input_ids": self.tokens[index], "labels": self.labels[index]}
 
 
+class Augmented(Sums):
+    """A token of a row that is read is hidden, by the global random numbers."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = super().__getitem__(index)
+        hidden = (torch.arange(16) == torch.randint(16, ())) | (torch.arange(16) == randrange(16))
+        return {**row, "input_ids": row["input_ids"].masked_fill(hidden, 0)}
+
+
+class Stream(IterableDataset[dict[str, Any]]):
+    """Rows without a length."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._rows = Sums(rows, seed)
+
+    def __iter__(self) -> Any:
+        return (self._rows[index] for index in range(len(self._rows)))
+
+
 def make_model(dropout: float = 0.2, double: bool = False) -> BertForSequenceClassification:
     config = BertConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -59,6 +79,7 @@ def train(
     """Train in a segment; the weights at the end, and the value."""
     deadline = DeadlineCallback(trial, monitor)
     make = partial(make_model, options.pop("dropout", 0.2), options.pop("double", False))
+    data = options.pop("data", Sums)
     callbacks: list[Any] = [deadline, *options.pop("callbacks", [])]
     if patience := options.pop("patience", None):
         callbacks.append(EarlyStoppingCallback(patience))
@@ -71,7 +92,7 @@ def train(
     args = TrainingArguments(output_dir=str(folder / "out"), **(given | options))
     trainer = Trainer(
         model_init=make, args=deadline.adapt(args), compute_metrics=accuracy,
-        train_dataset=Sums(64, 0), eval_dataset=Sums(64, 1), callbacks=callbacks,
+        train_dataset=data(64, 0), eval_dataset=Sums(64, 1), callbacks=callbacks,
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=deadline.checkpoint)
     return weights(trainer.model), deadline.value

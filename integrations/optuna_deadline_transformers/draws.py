@@ -1,0 +1,82 @@
+"""Random numbers that depend on the position in the training.
+
+The trainer's checkpoints hold the states of the generators. But a loader reads a batch ahead, and
+its worker processes begin anew in each segment: a dataset that augments, or a collator that masks
+tokens, would draw other numbers after a pause. So each epoch, batch and step has its own seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from optuna_deadline_torch.loaders import SeededDataset, can_be_dealt
+from optuna_deadline_torch.sampler import SeededIndices
+from optuna_deadline_torch.seeding import READING, reseed
+
+_ROUNDING = 1e-9  # of an epoch
+_ORDER, _STEP = 2, 3  # last parts of seeds; a read has READING
+
+
+class SeededBatches:
+    """A batch sampler whose batches are read with the random numbers of their place.
+
+    Args:
+        batches: The trainer's batch sampler.
+        place: The place of an epoch that begins.
+    """
+
+    def __init__(self, batches: Any, place: Callable[[], tuple[int, ...]]) -> None:
+        self._batches, self._place = batches, place
+
+    def __iter__(self) -> Iterator[SeededIndices]:
+        place = self._place()
+        for number, batch in enumerate(self._batches):
+            mine = SeededIndices(batch)
+            mine.parts = (*place, number, READING)
+            yield mine
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:  # the trainer sets the epoch of what is within
+        if name.startswith("__") or name == "_batches":
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+
+class SeededTraining:
+    """Seeds a training's epochs, batches and steps.
+
+    Args:
+        seed: The seed of the training.
+        rank: The rank of this process; each draws other numbers, but for the order of samples.
+        loader: The trainer's loader.
+    """
+
+    def __init__(self, seed: int, rank: int, loader: Any) -> None:
+        self._seed, self._rank = seed, rank
+        self._epoch, self._epochs = 0, 0
+        self._counts = can_be_dealt(loader)
+        if self._counts:
+            own = getattr(loader, "base_dataloader", loader)  # within accelerate's
+            batches = SeededBatches(own.batch_sampler, lambda: (seed, self._epoch, rank))
+            # DataLoader forbids the assignment, because a running iterator would ignore it.
+            object.__setattr__(own, "batch_sampler", batches)
+            object.__setattr__(own, "dataset", SeededDataset(own.dataset, own.collate_fn))
+
+    @property
+    def has_lost_its_place(self) -> bool:
+        """Whether a stream has ended once: the trainer cannot resume in a further pass."""
+        return not self._counts and self._epochs > 1
+
+    def begin_epoch(self, state: Any) -> None:
+        """Seed what draws the order of an epoch; call before its first batch is read."""
+        self._epoch = math.floor((state.epoch or 0.0) + _ROUNDING)
+        self._epochs += 1
+        reseed(self._seed, self._epoch, _ORDER)
+
+    def begin_step(self, state: Any) -> None:
+        """Seed what a step draws."""
+        reseed(self._seed, state.global_step, self._rank, _STEP)
