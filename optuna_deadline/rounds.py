@@ -7,6 +7,7 @@ decided apart from doing it, since some frameworks let no exception through.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.segments import Segment, segment, take_one_slot
 from optuna_deadline.values.scores import BestValue
+
+_logger = logging.getLogger("optuna_deadline")
 
 _STATE = "optuna_deadline.json"  # in the folder of a checkpoint
 _BEST_EVERY = 1.0  # seconds between two checkpoints of best values: a round may take a millisecond
@@ -68,6 +71,7 @@ class Rounds:
         self._round = 0  # the last one
         self._value: float | None = None  # the last report
         self._best = BestValue(getattr(self._segment, "direction", "minimize"))
+        self._stays = False  # whether it could not resume
         self._unsaved = False  # whether no checkpoint has been saved since the best value
         self._saved_at = time.monotonic()
         self.folder = self._segment.resume_dir()  #: what the segment before has saved
@@ -108,11 +112,18 @@ class Rounds:
         directive = self._segment.directive()
         if directive.kind is Kind.STOP:
             return Move(self._unsaved, True, directive)
-        if directive.leave and not last:
+        if directive.leave and not last and not self._stays:
             return Move(True, True, directive)
         since = time.monotonic() - self._saved_at
         due = (improved and since >= _BEST_EVERY) or since >= self._save_every
         return Move(due or (last and self._unsaved))
+
+    def stay(self, reason: str) -> None:
+        """Let the trial keep its slot, since a resumed training would be another one."""
+        if self.elastic and not self._stays:
+            self._stays = True
+            self._segment.keep_slots()
+            _logger.warning("The trial keeps its slot to its end: %s.", reason)
 
     def obey(self, move: Move, write: Callable[[Path], Any]) -> bool:
         """Save, leave and prune, if that follows; returns whether the training stops.

@@ -12,6 +12,10 @@ from optuna_deadline.rounds import BoosterCallback, metric, no_cross_validation
 
 __all__ = ["DeadlineCallback"]
 
+_BOOSTING = ("boosting", "boosting_type", "boost", "data_sample_strategy")  # names of one option
+#: Each begins anew with ``init_model``: what it drops or averages, rounds without sampling.
+_UNRESUMED = {"dart", "goss", "rf", "random_forest"}
+
 
 class DeadlineCallback(BoosterCallback):
     """Reports to Optuna after each round, and follows the study's deadline and plan.
@@ -22,7 +26,8 @@ class DeadlineCallback(BoosterCallback):
 
     A resumed training is the same as one without a pause, unless it samples rows or columns: then
     it draws others. Add :attr:`rounds_done` to the seed, so that it does not draw the first ones
-    again. Early stopping counts its rounds anew after a pause.
+    again. Early stopping counts its rounds anew after a pause, and so does a schedule: let it add
+    :attr:`rounds_done`. With ``dart``, ``rf`` and ``goss`` a trial keeps its slot.
 
     Args:
         trial: The trial that the objective was called with.
@@ -58,6 +63,8 @@ class DeadlineCallback(BoosterCallback):
     def __call__(self, env: CallbackEnv) -> None:
         """Report, save, leave or prune; called by LightGBM after each round."""
         found = env.evaluation_result_list or []
+        if anew := _UNRESUMED & {str(env.params.get(name)) for name in _BOOSTING}:
+            self._rounds.stay(f"LightGBM cannot continue {anew.pop()!r} from a model")
 
         def value() -> float:
             return metric({f"{one[0]}-{one[1]}": one[2] for one in found}, self.monitor)

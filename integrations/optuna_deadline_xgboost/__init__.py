@@ -19,9 +19,10 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
     report. Under an elastic worker the trial also pauses and resumes between any two rounds, on
     one slot. A checkpoint is a folder with the booster as ``model.ubj``.
 
-    A resumed training is the same as one without a pause, unless it samples rows or columns: then
-    it draws others. Add :attr:`rounds_done` to the seed, so that it does not draw the first ones
-    again. Early stopping counts its rounds anew after a pause.
+    A resumed training is the same as one without a pause, unless it samples rows, columns or the
+    trees of ``dart``: then it draws others. Add :attr:`rounds_done` to the seed, so that it does
+    not draw the first ones again. Early stopping counts its rounds anew after a pause, and so does
+    a schedule: let it add :attr:`rounds_done`.
 
     Args:
         trial: The trial that the objective was called with.

@@ -47,16 +47,18 @@ def xgboost_sklearn(trial: Any, **options: Any) -> tuple[np.ndarray, float]:
     return model.predict_proba(xv), deadline.result(model)
 
 
-def lightgbm(trial: Any, **options: Any) -> tuple[np.ndarray, float]:
+def lightgbm(
+    trial: Any, params: dict[str, Any] | None = None, **options: Any
+) -> tuple[np.ndarray, float]:
     import lightgbm
     from optuna_deadline_lightgbm import DeadlineCallback
 
     x, y, xv, yv = data()
     deadline = DeadlineCallback(trial, "valid_0-binary_logloss", rounds=ROUNDS, **options)
-    params = {"objective": "binary", "num_leaves": 7, "num_threads": 1, "verbose": -1}
+    given = {"objective": "binary", "num_leaves": 7, "num_threads": 1, "verbose": -1}
     train = lightgbm.Dataset(x, y)
     booster = lightgbm.train(
-        params, train, num_boost_round=deadline.rounds_left,
+        given | (params or {}), train, num_boost_round=deadline.rounds_left,
         valid_sets=[lightgbm.Dataset(xv, yv, reference=train)],
         init_model=deadline.model, callbacks=[deadline],
     )  # fmt: skip

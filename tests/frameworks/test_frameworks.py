@@ -58,6 +58,26 @@ def test_a_training_that_is_left_after_any_round_gives_the_same_model_and_report
     assert list(reports) == list(range(1, ROUNDS + 1))
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"boosting": "dart"},
+        {"data_sample_strategy": "goss"},
+        {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.7},
+    ],
+    ids=str,
+)
+def test_what_lightgbm_cannot_continue_keeps_its_slot(
+    tmp_path: Path, params: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    segment, trial = start(tmp_path, leave_at=5)
+    kept: list[bool] = []
+    segment.keep_slots = lambda: kept.append(True)  # type: ignore[method-assign]
+    objectives.lightgbm(trial, params)
+    assert len(trial.reports) == ROUNDS and kept == [True]
+    assert [message for message in caplog.messages if "cannot continue" in message]
+
+
 def start(folder: Path, leave_at: int = 10**9) -> tuple[FakeSegment, FakeTrial]:
     (own := folder / f"segment-{leave_at}").mkdir()
     segment = FakeSegment(own, 1, None, leave_at)
