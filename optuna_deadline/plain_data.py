@@ -11,6 +11,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,67 @@ def encoded(value: Any, name: str) -> Any:
         numpy.save(text, value, allow_pickle=False)
         return {_ARRAY: text.getvalue()}
     raise _not_plain(name, value)
+
+
+def state_of(name: str, value: Any) -> Any:
+    """The plain state of an object that training changes.
+
+    Raises:
+        DeadlineError: It has none.
+    """
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return encoded(value.state_dict(), f"{name}.state_dict()")
+    generator = _generator(value)
+    return encoded(value if generator is None else generator[0](), f"state[{name!r}]")
+
+
+def put_back(old: Any, new: Any) -> Any:
+    """Replace the state of an object; in place if possible, since other variables name it.
+
+    Returns:
+        The object, or the new value if the old one cannot be changed.
+    """
+    if hasattr(old, "load_state_dict"):
+        old.load_state_dict(new)
+        return old
+    if (generator := _generator(old)) is not None:
+        generator[1](new)
+        return old
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        if old.shape != new.shape:
+            return new
+        with torch.no_grad():
+            return old.copy_(new)
+    if type(old) is not type(new):
+        return new
+    if isinstance(old, list):
+        kept = map(put_back, old, new) if len(old) == len(new) else new
+        old[:] = [*kept]
+    elif isinstance(old, dict):
+        kept_items = {key: put_back(old[key], each) for key, each in new.items() if key in old}
+        old.clear()
+        old.update({**new, **kept_items})
+    elif numpy is not None and isinstance(old, numpy.ndarray) and old.shape == new.shape:
+        old[...] = new
+    else:
+        return new
+    return old
+
+
+def _generator(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+    """How to read and write the state of a random generator; None if it is none."""
+    if isinstance(value, random.Random):
+        return value.getstate, value.setstate
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        return lambda: bits.state, partial(setattr, bits, "state")
+    if (numpy is not None and isinstance(value, numpy.random.RandomState)) or (
+        torch is not None and isinstance(value, torch.Generator)
+    ):
+        return value.get_state, value.set_state
+    return None
 
 
 def _is_plain_key(key: Any) -> bool:

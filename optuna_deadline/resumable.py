@@ -17,10 +17,11 @@ from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.plain_data import (
     decoded,
-    encoded,
+    put_back,
     random_state,
     read_plain,
     set_random_state,
+    state_of,
     write_plain,
 )
 from optuna_deadline.segments import Segment, segment, take_one_slot
@@ -60,11 +61,15 @@ class Resumable:
                 "a loop of resumable() trains in one process; ElasticLoop trains on several slots",
             )
             self._segment.horizon(steps)
+        self._random: Mapping[str, Any] | None = None  # the generators' state where it resumes
         if self._segment.resume is not None:
             self._restore(read_plain(self._segment.resume))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps that are left; a pause, a pruning and the deadline end the loop."""
+        if self._random is not None:  # only now: what is made before the loop draws too
+            set_random_state(self._random)
+            self._random = None
         while self._done < self._steps:
             step = Step(self._done + 1)
             step._training = self
@@ -126,7 +131,7 @@ class Resumable:
             "step": self._done,
             "value": self._value,
             "best": self._best.value,
-            "state": {name: _state_of(name, each) for name, each in self._state.items()},
+            "state": {name: state_of(name, each) for name, each in self._state.items()},
             "random": random_state(),
         }
         self._segment.save(
@@ -143,11 +148,8 @@ class Resumable:
                     f"The checkpoint has state[{name!r}], and this loop has none: name the same "
                     "state in every segment of a trial."
                 )
-            if hasattr(self._state[name], "load_state_dict"):
-                self._state[name].load_state_dict(decoded(found))
-            else:
-                self._state[name] = decoded(found)
-        set_random_state(kept["random"])
+            self._state[name] = put_back(self._state[name], decoded(found))
+        self._random = kept["random"]
 
 
 def resumable(
@@ -176,9 +178,10 @@ def resumable(
     Args:
         trial: The trial that the objective was called with.
         steps: The number of steps of a whole training.
-        state: By name, all that training changes. An object with ``state_dict`` and
-            ``load_state_dict`` is loaded; any other value has to be plain data, such as a number,
-            a list or an array, and is put back into this mapping.
+        state: By name, all that training changes: objects with ``state_dict`` and
+            ``load_state_dict``, random generators, and plain data. Lists, dicts, arrays and
+            tensors are filled in place; numbers and texts are put back into this mapping, so read
+            them from it.
         save_every: Seconds between two checkpoints without a best value.
 
     Returns:
@@ -190,9 +193,3 @@ def resumable(
         SegmentEnd: Under a worker, the loop leaves its slot.
     """
     return Resumable(trial, steps, state, save_every)
-
-
-def _state_of(name: str, value: Any) -> Any:
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        return encoded(value.state_dict(), f"{name}.state_dict()")
-    return encoded(value, f"state[{name!r}]")

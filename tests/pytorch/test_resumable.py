@@ -103,6 +103,47 @@ def test_a_paused_training_is_the_same(at: int, tmp_path: Path) -> None:
     assert isinstance(found["best"], tuple) and isinstance(found["best"][0], np.float32)
 
 
+def train_in_place(trial: Any) -> tuple[Any, ...]:
+    """Names what it trains by variables of its own, not by the state."""
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], 0.1)
+    history, sums, counts = list[float](), np.zeros(2), dict[str, Any](each=[0, [0]])
+    own = (
+        torch.Generator().manual_seed(3), np.random.default_rng(3), np.random.RandomState(3),
+        random.Random(3),
+    )  # fmt: skip
+    draws = (lambda: torch.rand((), generator=own[0]).item(), own[1].random, own[2].rand)
+    state: dict[str, Any] = {
+        "weight": weight, "optimizer": optimizer, "history": history, "sums": sums,
+        "counts": counts, **{str(number): each for number, each in enumerate(own)},
+    }  # fmt: skip
+    training = resumable(trial, steps=STEPS, state=state)
+    rows = torch.rand(8)  # drawn after the state was read
+    for step in training:
+        target = sum(draw() for draw in draws) + own[3].random() + torch.rand(()).item()
+        loss = (weight - target).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        history.append(loss.item())
+        sums += target
+        counts["each"][1][0] += 1
+        step.report(loss.item())
+    return weight.tolist(), history, sums.tolist(), counts, len(rows)
+
+
+@pytest.mark.parametrize("at", [1, STEPS - 1])
+def test_what_a_loop_names_by_its_own_variables_is_put_back_too(at: int, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    whole = train_in_place(Reported(Scripted(tmp_path, None, None)))
+    torch.manual_seed(5)
+    first = Reported(Scripted(tmp_path, None, at))
+    with pytest.raises(SegmentEnd):
+        train_in_place(first)
+    again = train_in_place(Reported(Scripted(tmp_path, first.segment.saved[-1][2], None)))
+    assert again == whole
+
+
 def test_the_best_is_saved_with_its_value_and_a_stop_saves_nothing_else(tmp_path: Path) -> None:
     trial = Reported(Scripted(tmp_path, None, None))
     train(trial)
