@@ -70,6 +70,7 @@ class Rounds:
         self.done = 0  #: the rounds before this segment
         self._round = 0  # the last one
         self._value: float | None = None  # the last report
+        self._reported = 0  # its round
         self._best = BestValue(getattr(self._segment, "direction", "minimize"))
         self._stays = False  # whether it could not resume
         self._unsaved = False  # whether no checkpoint has been saved since the best value
@@ -94,19 +95,19 @@ class Rounds:
         """The rounds that are left."""
         return self.rounds - self.done
 
-    def after(self, number: int, value: Callable[[], float]) -> Move:
+    def after(self, number: int, value: Callable[[], float] | None) -> Move:
         """Report after a round, and decide what follows.
 
         Args:
             number: The number of the round, from 1 over all segments.
-            value: Returns its value.
+            value: Returns its value; None if it has none.
         """
         if number > self.rounds:  # of a framework that trains at least one
             return Move(stop=True)
         self._round, last = number, number == self.rounds
         self._segment.progress(number)
-        reports = number % self._every == 0 or last
-        improved = self._report(value()) if reports else False
+        reports = value is not None and (number % self._every == 0 or last)
+        improved = reports and value is not None and self._report(value())
         if not self.elastic:
             return self._plain_move(reports)
         directive = self._segment.directive()
@@ -151,7 +152,7 @@ class Rounds:
             write: Writes the model into a folder.
             exact: Whether that is the model of this very round.
         """
-        reported = exact and (self._round % self._every == 0 or self._round == self.rounds)
+        reported = exact and self._round == self._reported
         kept = {"round": self._round, "value": self._value, "best": self._best.value}
         with self._segment.save_dir(
             step=self._round, value=self._value if reported else None
@@ -168,8 +169,8 @@ class Rounds:
         """
         if self._value is None:
             raise DeadlineError(
-                "Nothing was reported: pass callbacks=[deadline] to the training, and train before"
-                " you ask for the result."
+                "Nothing was reported: pass callbacks=[deadline] and validation data to the "
+                "training, and train before you ask for the result."
             )
         if self.elastic and self._unsaved:
             self.save(write)
@@ -177,7 +178,7 @@ class Rounds:
 
     def _report(self, value: float) -> bool:
         """Report; returns whether the value is the best so far."""
-        self._value = float(value)
+        self._value, self._reported = float(value), self._round
         self._trial.report(self._value, self._round)
         best = self._best.improved(self._value)
         self._unsaved |= best

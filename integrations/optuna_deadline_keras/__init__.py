@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Pass it as the last callback, so that the others have changed the model before it is saved.
     What other callbacks count, such as the patience of ``EarlyStopping``, begins anew after a
-    pause.
+    pause, and so does the data: a generator, or an epoch of fewer steps than the data has.
 
     Args:
         trial: The trial that the objective was called with.
@@ -69,11 +70,17 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         kept = read_plain(folder / _RANDOM)
         for variable, seed in zip(self._seeds(), kept["seeds"], strict=True):
             variable.assign(np.array(seed, dtype="uint32"))
+        for variable, trains in zip(self.model.variables, kept["trainable"], strict=True):
+            variable.trainable = trains
         set_random_state(kept["random"])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report, save, leave or prune; called by Keras."""
-        move = self._rounds.after(epoch + 1, lambda: metric(logs or {}, self.monitor))
+        found = logs or {}
+        is_validated = any(name.startswith("val_") for name in found)
+        value = partial(metric, found, self.monitor)
+        unseen = self.monitor.startswith("val_") and not is_validated  # with a `validation_freq`
+        move = self._rounds.after(epoch + 1, None if unseen else value)
         if self._rounds.obey(move, self._write):
             self.model.stop_training = True
 
@@ -92,4 +99,6 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def _write(self, folder: Path) -> None:
         self.model.save_weights(folder / _MODEL)
         seeds = [keras.ops.convert_to_numpy(one).tolist() for one in self._seeds()]
-        write_plain({"seeds": seeds, "random": random_state()}, folder / _RANDOM)
+        trainable = [bool(one.trainable) for one in self.model.variables]
+        kept = {"seeds": seeds, "trainable": trainable, "random": random_state()}
+        write_plain(kept, folder / _RANDOM)

@@ -93,7 +93,9 @@ def catboost(trial: Any, **options: Any) -> tuple[np.ndarray, float]:
     return model.predict(xv, prediction_type="RawFormulaVal"), value
 
 
-def keras(trial: Any, **options: Any) -> tuple[np.ndarray, float]:
+def keras(
+    trial: Any, freeze_at: int | None = None, validation_freq: int = 1, **options: Any
+) -> tuple[np.ndarray, float]:
     import keras
     from optuna_deadline_keras import DeadlineCallback
 
@@ -108,9 +110,15 @@ def keras(trial: Any, **options: Any) -> tuple[np.ndarray, float]:
     ])  # fmt: skip
     model.compile("adam", "binary_crossentropy")
     deadline = DeadlineCallback(trial, "val_loss", epochs=ROUNDS, **options)
+
+    def freeze(epoch: int, logs: Any) -> None:
+        if epoch == freeze_at:
+            model.layers[0].trainable = False
+
     model.fit(
         x / 16, y, epochs=ROUNDS, initial_epoch=deadline.initial_epoch, verbose=0,
-        validation_data=(xv / 16, yv), callbacks=[deadline],
+        validation_data=(xv / 16, yv), validation_freq=validation_freq,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=freeze), deadline],
     )  # fmt: skip
     return model.predict(xv / 16, verbose=0), deadline.result()
 

@@ -78,6 +78,17 @@ def test_what_lightgbm_cannot_continue_keeps_its_slot(
     assert [message for message in caplog.messages if "cannot continue" in message]
 
 
+@pytest.mark.slow
+def test_a_model_of_keras_may_freeze_layers_and_validate_seldom(tmp_path: Path) -> None:
+    def train(trial: Any) -> Any:
+        return objectives.keras(trial, freeze_at=3, validation_freq=2)
+
+    (whole, _), reports, _ = train_in_segments(tmp_path / "a", train, 10**9)
+    (left, _), reported, segments = train_in_segments(tmp_path / "b", train, 5)
+    assert segments > 1 and np.array_equal(whole, left)
+    assert reported == reports and list(reports) == list(range(2, ROUNDS + 1, 2))
+
+
 def start(folder: Path, leave_at: int = 10**9) -> tuple[FakeSegment, FakeTrial]:
     (own := folder / f"segment-{leave_at}").mkdir()
     segment = FakeSegment(own, 1, None, leave_at)
