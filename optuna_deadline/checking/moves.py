@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.checking.inside import OTHER_DRAWS, OTHER_ROUNDING
@@ -23,7 +23,9 @@ from optuna_deadline.errors import DeadlineError
 
 STEPS = 12  #: if no number is given, and an epoch and a half would take too long
 FEWEST = 5  #: the first step, one to move at, one to return, and the last
-_SHORT = 20.0  # seconds that a training of an epoch and a half may take by default
+_SHORT = 20.0  # seconds that a training of an epoch and a half may take by default,
+_BRIEF = 3.0  # and one of the fits after the first, of which there may be
+_FITS = 3  # times the first one's steps
 _CHAOS = 1e-3  # a difference that grows beyond this factor from a last digit is not rounding,
 _DIGITS = 4.0  # or beyond this factor if there are few
 _SAME = "the same training does twice"
@@ -76,7 +78,7 @@ class LeavePoints:
     within: int  #: in the middle of an epoch
     report: int | None  #: right after a report
     back: int  #: from several slots
-    later: int  #: after the report, in the middle of a later epoch, if the training comes so far
+    later: int  #: after the report, in a later epoch or fit, if the training comes so far
 
     @property
     def away(self) -> int:
@@ -84,12 +86,13 @@ class LeavePoints:
         return self.within if self.report is None else max(1, min(self.within, self.report - 1))
 
 
-def choose_steps(last: int, reported: list[int]) -> LeavePoints:
+def choose_steps(last: int, reported: list[int], fits: Sequence[int] = ()) -> LeavePoints:
     """Choose where to leave a training of ``last`` steps.
 
     Args:
         last: The last step of all trainings.
         reported: For each report, the number of steps before it.
+        fits: For each fit after the first one, the number of steps before it.
     """
     ends = {step + 1 for step in reported}  # the read that follows a report is right there
     near = sorted(range(1, last), key=lambda step: abs(step - last / 3))
@@ -97,11 +100,10 @@ def choose_steps(last: int, reported: list[int]) -> LeavePoints:
     report = next((one for one in sorted(ends) if 1 < one < last), None)
     back = max(2 * last // 3, within + 1, 0 if report is None else report + 1)
     # The effect of a hook at the end of an epoch shows after it only.
-    others = [
-        step
-        for step in range(last if report is None else report + 1, last)
-        if step not in ends and step + 1 not in ends
-    ]
+    begin, end = last if report is None else report + 1, last
+    if fits and fits[0] + 2 < last:
+        begin, end = fits[0] + 2, min(last, *fits[1:], last)
+    others = [step for step in range(begin, end) if step not in ends and step + 1 not in ends]
     later = others[len(others) // 2] if others else within
     return LeavePoints(last, within, report, min(back, last - 1), later)
 
@@ -154,21 +156,19 @@ class Check:
     # ---- undisturbed
 
     def _train_undisturbed(self) -> tuple[TrainingRun, LeavePoints]:
-        last = self._asked or STEPS
-        still = self._train("undisturbed", Leg(1, last))
-        self._refuse(still)
-        self._length = len(still.positions) if still.ended else None
+        still = self._undisturbed(self._asked or STEPS)
         if self._asked is None:
-            last = _suggested_steps(still, last)
-            if last != len(still.positions) or still.ended:
+            if not still.ended and (longer := _longer(still)) > len(still.positions):
                 self._total += 1
-                still = self._train("undisturbed", Leg(1, last))
-                self._refuse(still)
+                still = self._undisturbed(longer)
+            if still.ended:  # no training can leave at the last one or two
+                self._total += 1
+                still = self._undisturbed(max(len(still.positions) - 2, FEWEST))
         if still.ended:
             there = max(len(still.positions) - 2, 0)
             raise DeadlineError(
                 f"The objective ends by itself after {len(still.positions)} steps, and"
-                f" {last} were requested: "
+                f" {self._asked or FEWEST} were requested: "
                 + (
                     f"use {there} or fewer, or let it train longer."
                     if there >= FEWEST
@@ -180,7 +180,14 @@ class Check:
                 "The objective leaves at a directive, but saved no checkpoint to resume from:"
                 " call segment.save(...) before segment.leave()."
             )
-        return still, choose_steps(len(still.positions), [one[0] for one in still.reported])
+        reported = [before for before, *_ in still.reported]
+        return still, choose_steps(len(still.positions), reported, still.fits)
+
+    def _undisturbed(self, last: int) -> TrainingRun:
+        still = self._train("undisturbed", Leg(1, last))
+        self._refuse(still)
+        self._length = len(still.positions) if still.ended else self._length
+        return still
 
     def _refuse(self, run: TrainingRun) -> None:
         if run.refusal is not None:
@@ -340,16 +347,18 @@ def _several(rounding: float, tolerance: float) -> float:
     return tolerance if rounding <= tolerance else ALIKE * rounding
 
 
-def _suggested_steps(still: TrainingRun, last: int) -> int:
-    """The default number of steps to train."""
-    if still.ended:  # no training can leave at the last one or two
-        return max(len(still.positions) - 2, FEWEST)
-    count = len(still.positions)
-    wanted = _epoch_and_a_half(still)
-    if wanted is None or any(one[0] + 1 < count for one in still.reported):
+def _longer(still: TrainingRun) -> int:
+    """The steps of a training that shows more than a first one, if that is short."""
+    count, epoch = len(still.positions), _epoch_and_a_half(still)
+    if epoch is None:
         return count
-    seconds = still.seconds / (count - 1) * wanted
-    return wanted if wanted > last and seconds <= _SHORT else count
+    seconds = still.seconds / (count - 1)
+    per_step = (still.positions[-1] - still.positions[0]) / (count - 1)
+    fit = 0 if still.horizon is None else math.ceil(still.horizon / per_step)
+    if fit and seconds * _FITS * fit <= _BRIEF:
+        return _FITS * fit
+    reports = any(one[0] + 1 < count for one in still.reported)
+    return count if reports or seconds * epoch > _SHORT else epoch
 
 
 def _epoch_and_a_half(still: TrainingRun) -> int | None:

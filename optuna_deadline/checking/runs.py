@@ -32,6 +32,7 @@ from optuna_deadline.rank.messages import (
     Answered,
     DirectiveQuestion,
     End,
+    LastStep,
     Left,
     Limited,
     Message,
@@ -75,6 +76,8 @@ class TrainingRun:
     values: dict[int, float] = field(default_factory=dict)  #: as reported, by their steps
     reported: list[tuple[int, int, int]] = field(default_factory=list)
     #: for each report: the steps before it, its own step, the slots
+    fits: list[int] = field(default_factory=list)  #: the steps before each fit after the first
+    horizon: int | None = None  #: the last report of its newest fit
     left: list[int] = field(default_factory=list)  #: at which steps
     checkpoint: Path | None = None  #: the newest
     looked: bool = False  #: whether the objective has used its segment
@@ -329,6 +332,10 @@ class _SegmentMonitor:
                     self.over = True
                 run.values.setdefault(step, value)
                 run.reported.append((len(run.positions), step, self._slots))
+            case LastStep(step):
+                if run.horizon is not None and run.values and max(run.values) >= run.horizon:
+                    run.fits.append(len(run.positions))
+                run.horizon = step
             case Saved(path):
                 run.checkpoint = Path(path)
             case NotSaved(_, why):

@@ -85,3 +85,8 @@ def checked(trial: Any) -> float:
 def checked_forgetful(trial: Any) -> float:
     """Checked, and found to differ."""
     return fit(trial, Forgetful, check=True)
+
+
+def second_forgetful(trial: Any) -> float:
+    """The second of two fits counts steps outside of its module's state."""
+    return fit(trial, Net, fit="first") + fit(trial, Forgetful, fit="second")

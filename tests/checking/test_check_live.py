@@ -102,6 +102,14 @@ def test_what_a_module_counts_outside_of_its_state_is_found(tmp_path: Path) -> N
     assert code == 1
 
 
+def test_a_second_fit_is_paused_too(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    code, rows = _rows("second_forgetful", tmp_path, file=_FITS)
+    twice, paused, *_ = rows
+    assert twice["result"] == "exact"
+    assert paused["result"] == "differs" and paused["bad"] and code == 1
+
+
 @pytest.mark.parametrize("file", [_LOOPS, _FITS])
 def test_a_batch_that_is_to_grow_is_not_said_to_differ(file: str, tmp_path: Path) -> None:
     if file == _FITS:

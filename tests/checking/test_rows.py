@@ -112,7 +112,14 @@ def test_a_training_is_left_within_an_epoch_and_at_a_report_that_is_made_on_more
 
 @pytest.mark.parametrize("last", range(5, 40))
 @pytest.mark.parametrize("every", [1, 2, 3, 5, 8, 100])
-def test_steps_are_in_order_however_often_a_training_reports(last: int, every: int) -> None:
-    steps = choose_steps(last, reported=list(range(every, last, every)))
+@pytest.mark.parametrize("fits", [[], [4], [1, 3], [20], [100]])
+def test_steps_are_in_order_however_often_a_training_reports(
+    last: int, every: int, fits: list[int]
+) -> None:
+    steps = choose_steps(last, list(range(every, last, every)), fits)
     assert 1 <= steps.away < steps.back < steps.last == last
     assert 1 <= steps.within < last and steps.within <= steps.later < last
+
+
+def test_a_training_of_several_fits_is_left_in_the_second_one() -> None:
+    assert 20 < choose_steps(60, reported=[10, 20, 30, 40, 50], fits=[20, 40]).later < 40
