@@ -216,7 +216,7 @@ class DeadlineCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
-        """Seed the order of the epoch."""
+        """Note the epoch."""
         self._begun = True
         if self._axis is not None and self._elastic:
             self._seeds.begin_epoch(state)

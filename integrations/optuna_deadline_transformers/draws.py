@@ -24,14 +24,14 @@ class SeededBatches:
 
     Args:
         batches: The trainer's batch sampler.
-        place: The place of an epoch that begins.
+        begin: Begins an epoch; returns its place.
     """
 
-    def __init__(self, batches: Any, place: Callable[[], tuple[int, ...]]) -> None:
-        self._batches, self._place = batches, place
+    def __init__(self, batches: Any, begin: Callable[[], tuple[int, ...]]) -> None:
+        self._batches, self._begin = batches, begin
 
     def __iter__(self) -> Iterator[SeededIndices]:
-        place = self._place()
+        place = self._begin()
         for number, batch in enumerate(self._batches):
             mine = SeededIndices(batch)
             mine.parts = (*place, number, READING)
@@ -61,7 +61,7 @@ class SeededTraining:
         self._counts = can_be_dealt(loader)
         if self._counts:
             own = getattr(loader, "base_dataloader", loader)  # within accelerate's
-            batches = SeededBatches(own.batch_sampler, lambda: (seed, self._epoch, rank))
+            batches = SeededBatches(own.batch_sampler, self._begin)
             # DataLoader forbids the assignment, because a running iterator would ignore it.
             object.__setattr__(own, "batch_sampler", batches)
             object.__setattr__(own, "dataset", SeededDataset(own.dataset, own.collate_fn))
@@ -72,11 +72,15 @@ class SeededTraining:
         return not self._counts and self._epochs > 1
 
     def begin_epoch(self, state: Any) -> None:
-        """Seed what draws the order of an epoch; call before its first batch is read."""
+        """Note the epoch; call before its first batch is read."""
         self._epoch = math.floor((state.epoch or 0.0) + _ROUNDING)
         self._epochs += 1
-        reseed(self._seed, self._epoch, _ORDER)
 
     def begin_step(self, state: Any) -> None:
         """Seed what a step draws."""
         reseed(self._seed, state.global_step, self._rank, _STEP)
+
+    def _begin(self) -> tuple[int, ...]:
+        """Seed what draws the order: the trainer has restored other generators by now."""
+        reseed(self._seed, self._epoch, _ORDER)
+        return self._seed, self._epoch, self._rank

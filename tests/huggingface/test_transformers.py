@@ -52,6 +52,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "the best is saved": {"save_strategy": "best", "metric_for_best_model": "accuracy"},
     "read by others": {"dataloader_num_workers": 1, "data": tiny_bert.Augmented},
     "augmented": {"data": tiny_bert.Augmented, "ignore_data_skip": True},
+    "an order of torch's": {"accelerator_config": {"use_seedable_sampler": False}},
     "a stream": {"data": tiny_bert.Stream, "max_steps": 10},
     "evaluated before": {"eval_on_start": True},
 }  # fmt: skip
