@@ -18,12 +18,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
 from optuna_deadline.allocation.database.opening import open_table
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, DeadlinePassed
 from optuna_deadline.policies.base import check_resources
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
-from optuna_deadline.pruners._watch import DeadlineWatch
+from optuna_deadline.pruners._watch import DeadlineWatch, trained_here
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Given, Terms
@@ -270,18 +270,21 @@ class DeadlinePruner(BasePruner):
         """
         with self._lock:
             joined = id_of(study) in self._trackers.get(storage_of(study), {})
-        tracker = self._tracker(study)
+        try:
+            tracker = self._tracker(study)
+        except DeadlinePassed as error:
+            raise _advised(error, study) from None
         looped = in_optimize_loop(study)
         if joined and (looped or not tracker.stopped):
             if not looped and (left := tracker.time_left_at_last()) <= 0:
                 self._watch.asked_late(trial, left)
             return False
         left, quickest = tracker.time_left_at_last(), _quickest_pace(study)
+        if left > 0 and left >= quickest:
+            return True
         if left <= 0:
-            raise study_terms.over(tracker.terms)
-        if left < quickest:
-            raise study_terms.too_late(tracker.terms, left, quickest)
-        return True
+            raise _advised(study_terms.over(tracker.terms), study)
+        raise _advised(study_terms.too_late(tracker.terms, left, quickest), study)
 
     def _terms(self, study: Study) -> Terms:
         """The study's terms as this process last read them; the first call stores them."""
@@ -343,4 +346,14 @@ def _quickest_pace(study: Study) -> float:
             if trial.duration is not None
         ),
         default=0.0,
+    )
+
+
+def _advised(error: DeadlineError, study: Study) -> DeadlineError:
+    """An error with what to do where this process has trained trials, with another pruner."""
+    if not trained_here(study):
+        return error
+    return type(error)(
+        f"{error} This process has trained for the study before: create or load the study once, "
+        "before the loop, and study.optimize returns without an error."
     )

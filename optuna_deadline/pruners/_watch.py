@@ -15,6 +15,7 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline.rank.processes import own_boot
 from optuna_deadline.values.deadlines import format_duration
 
 if TYPE_CHECKING:
@@ -118,6 +119,13 @@ class DeadlineWatch:
         if not self._silent:
             self._silent = is_last
             _logger.warning("%s", words)
+
+
+def trained_here(study: Study) -> bool:
+    """Whether a trial of a study has ended in this process."""
+    mine = [os.getpid(), own_boot()]
+    trials = study.get_trials(deepcopy=False)
+    return any(one.state.is_finished() and one.system_attrs.get(PROCESS) == mine for one in trials)
 
 
 def _is_unasked(trial: FrozenTrial, asked: set[int]) -> bool:

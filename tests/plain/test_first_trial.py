@@ -19,6 +19,7 @@ from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, out_o
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.elastic.worker import _planned
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
+from optuna_deadline.pruners import _watch
 from optuna_deadline.study import terms
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
@@ -82,6 +83,17 @@ def test_a_process_that_has_trained_returns(
     terms.extend(open_table(study), study, "1h")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
     assert _states(study).total() == states.total() + 2, "it goes on once the deadline is moved"
+
+
+def test_a_loop_that_loads_the_study_again_is_told_to_load_it_once(
+    ended: optuna.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DeadlineError, match="load the study once, before the loop"):
+        ended.optimize(_never)
+    monkeypatch.setattr(_watch, "own_boot", lambda: "of another machine")
+    with pytest.raises(DeadlineError, match="has passed") as info:
+        ended.optimize(_never)
+    assert "once" not in str(info.value)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
