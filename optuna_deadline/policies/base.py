@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
@@ -36,13 +36,12 @@ class Resources:
     )
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
         if self.n_trials is not None and not _is_count(self.n_trials, 1):
             raise DeadlineError(
                 f"n_trials must be a whole number from 1, but got {self.n_trials!r}."
             )
-        if not isinstance(self.finish, bool):
-            raise DeadlineError(f"finish must be True or False, but got {self.finish!r}.")
 
     @property
     def has_work(self) -> bool:
@@ -71,6 +70,33 @@ class Resources:
         if self.max_resource is None:
             return stated
         return self.max_resource if stated is None else min(self.max_resource, stated)
+
+
+_KINDS: Mapping[Any, str] = {
+    bool: "True or False", int: "a whole number", float: "a number", str: "a text",
+    type(None): "None",
+}  # fmt: skip
+
+
+def check_kinds(policy: Any) -> None:
+    """Check that the numbers, texts and switches of a dataclass are such.
+
+    Raises:
+        DeadlineError: A value is of another kind than its annotation.
+    """
+    try:
+        hints = get_type_hints(type(policy))
+    except Exception:  # a user's, which name what exists only for a type checker
+        return
+    for each in fields(policy):
+        kinds = get_args(hints[each.name]) or (hints[each.name],)
+        value = getattr(policy, each.name)
+        if not _KINDS.keys() >= set(kinds):
+            continue
+        fits = type(value) in kinds or (type(value) is int and float in kinds)
+        if not fits or value != value:
+            wanted = " or ".join(_KINDS[kind] for kind in kinds)
+            raise DeadlineError(f"{each.name} must be {wanted}, but got {value!r}.")
 
 
 def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any) -> None:

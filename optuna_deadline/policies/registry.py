@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.api import Plan, Policy, Snapshot
+from optuna_deadline.policies.base import check_kinds
 from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import (
     Asha,
@@ -97,6 +98,8 @@ def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:
         raise DeadlineError(
             f"{name} made {type(made).__name__}, which has no plan(snapshot) and is not a policy."
         )
+    if is_dataclass(made):
+        check_kinds(made)
     return cast("Policy", made)
 
 

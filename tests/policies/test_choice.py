@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,19 @@ def test_the_reduction_factor_is_the_policys_own_unless_somebody_says_another(
     assert agreed("said", None, 5) == 5
     assert agreed("without rungs", "fifo", None) == 4
     assert agreed("said", None, None) == 5, "what holds already"
+
+
+@pytest.mark.parametrize("name", sorted(registry._OURS))
+def test_each_field_of_a_policy_takes_its_own_kind_of_value_alone(name: str) -> None:
+    made = policy_choice.make(name, {})
+    for each in [one for one in fields(made) if one.init]:  # type: ignore[arg-type]
+        for bad in ("abc", [1], math.nan):
+            with pytest.raises(DeadlineError, match=rf"\b{each.name}\b|signal 'abc'|{bad!r}"):
+                policy_choice.make(name, {each.name: bad})
+
+
+def test_a_policy_of_a_users_takes_its_kinds_of_values_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FILE)
+    assert policy_choice.make(f"{tmp_path}/mine.py:Patient", {"patience": 2}).patience == 2  # type: ignore[attr-defined]
+    with pytest.raises(DeadlineError, match="patience must be a whole number, but got 'abc'"):
+        policy_choice.make(f"{tmp_path}/mine.py:Patient", {"patience": "abc"})

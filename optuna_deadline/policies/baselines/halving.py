@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import WORST, Order, Pause, Plan, Retire, Snapshot, TrialView
 from optuna_deadline.policies.base import (
     Resources,
@@ -170,6 +171,11 @@ class SuccessiveHalving(Resources):
     """
 
     cohort: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cohort is not None and self.cohort < 1:
+            raise DeadlineError(f"cohort must be a number from 1, but got {self.cohort!r}.")
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Train the present cohort to its next rung."""

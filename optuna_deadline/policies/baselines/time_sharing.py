@@ -42,7 +42,7 @@ class TimeShared(Resources):
             raise DeadlineError(
                 f"quantum must be a number of seconds above 0, but got {self.quantum!r}."
             )
-        if not isinstance(self.open_per_slot, int) or self.open_per_slot < 1:
+        if self.open_per_slot < 1:
             raise DeadlineError(
                 f"open_per_slot must be a whole number from 1, but got {self.open_per_slot!r}."
             )

@@ -67,6 +67,8 @@ class HyperSched(Resources):
         if self.allocator not in ALLOCATORS:
             known = ", ".join(sorted(ALLOCATORS))
             raise DeadlineError(f"allocator must be one of {known}, but got {self.allocator!r}.")
+        if self.recharge < 0:
+            raise DeadlineError(f"recharge must not be negative, but got {self.recharge!r}.")
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan the whole study."""

@@ -72,7 +72,7 @@ class ShockwaveStudy(TimeShared):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.window, int) or self.window < 1:
+        if self.window < 1:
             raise DeadlineError(f"window must be 1 turn or more, but got {self.window!r}.")
         check_weights(self.pressure, self.exponent, self.overdue)
 
