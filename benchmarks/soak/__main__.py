@@ -30,8 +30,8 @@ from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 from optuna_deadline.elastic import agree
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.planning.leftovers import delete, needless
-from optuna_deadline.planning.settlement import find_winner
 
 #: Seconds between two faults, in the mean.
 _BETWEEN = 1.5

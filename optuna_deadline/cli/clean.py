@@ -25,13 +25,13 @@ from optuna_deadline.cli.databases import load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.text import format_count
-from optuna_deadline.planning.feasibility import known_feasibility
-from optuna_deadline.planning.leftovers import delete
-from optuna_deadline.planning.settlement import (
+from optuna_deadline.planning.best_model import (
     CheckpointAvailability,
     find_winner,
     kept_checkpoint,
 )
+from optuna_deadline.planning.feasibility import known_feasibility
+from optuna_deadline.planning.leftovers import delete
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.worker.devices import host_name
 

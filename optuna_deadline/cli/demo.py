@@ -33,7 +33,7 @@ from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.options import StudyOptions, WorkerOptions
-from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.policies.registry import DEFAULT_SHARING
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import ObjectiveSource

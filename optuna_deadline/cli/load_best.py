@@ -16,8 +16,8 @@ from optuna_deadline.cli.databases import load_study
 from optuna_deadline.cli.progress import show_wait
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
+from optuna_deadline.planning.best_model import CheckpointAvailability, find_winner
 from optuna_deadline.planning.feasibility import known_feasibility, none_feasible
-from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 from optuna_deadline.worker.devices import host_name
 

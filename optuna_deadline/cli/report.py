@@ -15,7 +15,7 @@ from optuna_deadline.dashboard.report import report_page
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.outcome import read_outcome
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.planning.settlement import CheckpointAvailability
+from optuna_deadline.planning.best_model import CheckpointAvailability
 from optuna_deadline.worker.devices import host_name
 
 

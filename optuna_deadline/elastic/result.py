@@ -10,10 +10,10 @@ from optuna.study import Study
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import verified
 from optuna_deadline.checkpoints.storage import Location, loading_code
+from optuna_deadline.planning.best_model import CheckpointAvailability, find_winner
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.feasibility import known_feasibility, none_feasible
 from optuna_deadline.planning.optuna_storage import read_trial
-from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.study.best import find_best
 
 

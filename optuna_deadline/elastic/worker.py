@@ -41,12 +41,12 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
 from optuna_deadline.history.shortfalls import shortfalls_by_joining
 from optuna_deadline.options import WorkerOptions
+from optuna_deadline.planning.best_model import CheckpointAvailability
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.leftovers import delete_needless
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.pool_leader import PoolLeader, read_pool
-from optuna_deadline.planning.settlement import CheckpointAvailability
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_divider
 from optuna_deadline.pruners import find_deadline_pruner

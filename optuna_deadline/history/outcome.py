@@ -15,8 +15,8 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.checkpoints.storage import loading_code
 from optuna_deadline.history.reader import read_history, table_of
 from optuna_deadline.history.records import History
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.planning.feasibility import known_feasibility
-from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.study.best import find_best
 from optuna_deadline.values.scores import score
 

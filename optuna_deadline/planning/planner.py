@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from optuna_deadline.allocation.records import Orders, StudyClaim
@@ -13,6 +13,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
 from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
+from optuna_deadline.planning.best_model import BestModel
 from optuna_deadline.planning.billing.budget import BudgetAccount, PoolBudget
 from optuna_deadline.planning.demand import ClaimEstimator, idle_plan, unconstrained_plan
 from optuna_deadline.planning.placement.bound_plans import BoundPlanner
@@ -25,7 +26,7 @@ from optuna_deadline.planning.placement.gangs import (
 from optuna_deadline.planning.pool_leader import batches
 from optuna_deadline.planning.reading import Reading
 from optuna_deadline.planning.sampling import FiniteSearchPolicy
-from optuna_deadline.planning.settlement import BestModel, EndReporter, kept_checkpoint
+from optuna_deadline.planning.settlement import EndReporter, StudyEnd
 from optuna_deadline.planning.snapshot import SnapshotReader
 from optuna_deadline.planning.trials import TrialOpener, Trials, with_parameters
 from optuna_deadline.policies.api import Order, Pause, Plan, Policy, Retire, Run, Snapshot
@@ -37,8 +38,6 @@ from optuna_deadline.values.deadlines import clock_words
 
 _logger = logging.getLogger("optuna_deadline")
 
-#: Share of the time for reporting ends that is added: a tick also does other work.
-_REPORTING_SLACK = 2
 #: This many failures without any report mean that the objective is broken.
 MAX_FAILURES = 5
 
@@ -104,13 +103,15 @@ class Planner:
             self._opener.exhausted,
         )
         self._worker_id = worker_id
-        self._keep_all = keep_all
         self._clock = clock
         self._best_model = BestModel(
             table, direction, is_intact, lambda: self._reader.best_reports, trials.feasibility
         )
         self._end_reporter = EndReporter(
             trials, table, self._best_model, clock, self._stay_elected
+        )
+        self._end = StudyEnd(
+            trials, table, worker_id, self._best_model, self._end_reporter, keep_all=keep_all
         )
         self._reader = SnapshotReader(table, direction, started, max_slots)
         self._bound_planner = BoundPlanner(table)
@@ -177,7 +178,9 @@ class Planner:
         snapshot = reading.snapshot
         end = orders.end if self._pool_budget is None else self._pool_budget.training_end(orders)
         closes_in = end - snapshot.now - self._closing_seconds(reading)
-        if self._retire_excess(term.number, reading, closes_in):
+        if self._end.retire_excess(
+            term.number, reading, closes_in, self._reader.best_reports, self._poll_trips[-1]
+        ):
             reading = self._reader.read(orders.deadline)
         if self._pool_budget is not None:
             reading = self._pool_budget.limit_to_paid_slots(reading, orders)
@@ -348,7 +351,7 @@ class Planner:
             for number, order in orders.items()
             if isinstance(order, Retire) and number in current and current[number].owner is None
         }
-        self._retire(term.number, reasons)
+        self._end.retire(term.number, reasons)
         for number in reasons:
             del orders[number]
         bounds = self._bound_planner.bindings
@@ -411,50 +414,4 @@ class Planner:
             seen = orders.pool_slots, orders.funds_end
             if not self._table.resize_pool(self._worker_id, term, 0, orders.end, seen=seen):
                 return False  # a user has just extended it, or its price has changed
-        return self._settle(term, reading, orders.deadline)
-
-    def _settle(self, term: int, reading: Reading, deadline: float) -> bool:
-        """End every trial without a worker; close the study once no trial is left."""
-        living = {worker.id for worker in reading.workers}
-        alive = [row for row in reading.trials.values() if row.alive]
-        if any(row.owner in living for row in alive):
-            return False  # a trial that still holds its slots may produce a better model
-        # If an owner has died, its trial is reaped soon.
-        waiting = [row.number for row in alive if row.owner is None]
-        self._end_reporter.complete_winner(self._worker_id, term)
-        self._give_up(term, waiting)
-        rows = self._table.trials()
-        self._end_reporter.report_all(rows)
-        if any(row.alive for row in rows):
-            return True
-        self._trials.end_strays({row.number for row in rows})
-        kept = None if self._keep_all else kept_checkpoint(self._best_model.find())
-        # unless a user has extended it since
-        self._table.settle(self._worker_id, term, deadline, kept)
-        return True
-
-    def _retire_excess(self, term: int, reading: Reading, closes_in: float) -> bool:
-        """Retire the worst waiting trials if too many wait to report all their ends in time.
-
-        Once running trials must stop, all but the best one retire. Returns whether any did.
-        """
-        waiting = [
-            row.number
-            for row in reading.trials.values()
-            if row.alive and row.owner is None and (row.mode != "run" or closes_in <= 0)
-        ]
-        each = _REPORTING_SLACK * self._end_reporter.seconds_per_end(self._poll_trips[-1])
-        if len(waiting) < 2 or len(waiting) * each < closes_in:
-            return False
-        excess = len(waiting) - 1 - (int(closes_in / each) if closes_in > 0 else 0)
-        best = self._best_model.find()
-        worst = self._reader.best_reports.worst_first(waiting)
-        losers = [number for number in worst if best is None or number != best.number]
-        return excess > 0 and self._give_up(term, losers[:excess]) > 0
-
-    def _give_up(self, term: int, numbers: Iterable[int]) -> int:
-        return self._retire(term, dict.fromkeys(numbers, "others were better"))
-
-    def _retire(self, term: int, reasons: Mapping[int, str]) -> int:
-        parts = batches(sorted(reasons.items()))
-        return sum([self._table.retire(self._worker_id, term, dict(part)) for part in parts])
+        return self._end.settle(term, reading, orders.deadline)

@@ -3,236 +3,29 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 from optuna_deadline._crashpoints import crashpoint
-from optuna_deadline.allocation.records import CheckpointOrigin, PlannedTrial
+from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.checkpoints.files import Checkpoint, intact
-from optuna_deadline.checkpoints.sharing import is_here, reaches
-from optuna_deadline.checkpoints.storage import Location, StoreAway
-from optuna_deadline.planning.feasibility import INFEASIBLE, UNKNOWN, none_feasible
-from optuna_deadline.planning.reading import BestReports
+from optuna_deadline.planning.best_model import BestModel, kept_checkpoint
+from optuna_deadline.planning.feasibility import none_feasible
+from optuna_deadline.planning.pool_leader import batches
+from optuna_deadline.planning.reading import BestReports, Reading
 from optuna_deadline.planning.trials import Trials
-from optuna_deadline.values.scores import score
 
 _logger = logging.getLogger("optuna_deadline")
 
 #: Round trips to Optuna's database for one end, approximately.
 _ROUND_TRIPS_PER_END = 30
+#: Share of the time for reporting ends that is added: a tick also does other work.
+_REPORTING_SLACK = 2
 #: Ends that Optuna stores before the table does: if this process dies, they are stored again.
 _BATCH = 25
 
 #: Ends of trials that do not win.
 _LOST_STATES = ("retired", "failed")
-
-
-@dataclass(frozen=True)
-class Winner:
-    """The best model."""
-
-    number: int
-    value: float
-    step: int
-    checkpoint: Checkpoint | None  #: None if the objective saves no checkpoints
-    feasible: bool = True  #: False if it violates a constraint, as all others do
-
-
-def find_winner(
-    table: AllocationTable,
-    direction: str,
-    is_intact: Callable[[Checkpoint], bool] = intact,
-    excluded: Collection[int] = (),
-    reports: BestReports | None = None,
-    feasibility: Mapping[int, int] = MappingProxyType({}),
-) -> Winner | None:
-    """Find the best value with an intact checkpoint on disk, else the best report.
-
-    A feasible trial comes before one of unknown feasibility, and an infeasible one last.
-
-    Args:
-        table: The allocation table.
-        direction: "minimize" or "maximize".
-        is_intact: Whether a checkpoint is intact.
-        excluded: Trials to skip.
-        reports: Best reports by trial; read from the table by default.
-        feasibility: By trial, where it is known; see :mod:`optuna_deadline.planning.feasibility`.
-    """
-    saved = [
-        checkpoint
-        for checkpoint in table.checkpoints()
-        if checkpoint.value is not None
-        and not math.isnan(checkpoint.value)
-        and checkpoint.number not in excluded
-    ]
-    for rank in sorted({UNKNOWN, *feasibility.values()}, reverse=True):
-
-        def among(number: int, rank: int = rank) -> bool:
-            return feasibility.get(number, UNKNOWN) == rank and number not in excluded
-
-        best = _best_intact([one for one in saved if among(one.number)], direction, is_intact)
-        if best is not None:
-            return Winner(best.number, best.value or 0.0, best.step, best, rank != INFEASIBLE)
-        if reports is None:
-            reports = BestReports(direction)
-            reports.take(table.reports())
-        if (report := reports.best(among)) is not None:
-            return Winner(report.number, report.value, report.step, None, rank != INFEASIBLE)
-    return None
-
-
-def _best_intact(
-    saved: list[Checkpoint], direction: str, is_intact: Callable[[Checkpoint], bool]
-) -> Checkpoint | None:
-    for checkpoint in sorted(saved, key=lambda c: (-score(c.value or 0.0, direction), c.number)):
-        if _is_available(checkpoint, is_intact):
-            return checkpoint
-        _logger.warning(
-            "The best checkpoint %s is damaged or missing; using the next one.", checkpoint.path
-        )
-    return None
-
-
-class CheckpointAvailability:
-    """Whether a checkpoint is intact, as far as one host can check.
-
-    A checkpoint that only other hosts reach was intact when it was saved. It counts as available
-    unless all of these hosts have died.
-
-    Args:
-        table: The allocation table.
-        host: The host's name.
-        is_intact: Reads and checks a file.
-    """
-
-    def __init__(
-        self, table: AllocationTable, host: str, is_intact: Callable[[Checkpoint], bool] = intact
-    ) -> None:
-        self._table = table
-        self._host = host
-        self._is_intact = is_intact
-
-    def __call__(self, checkpoint: Checkpoint) -> bool:
-        """Whether the checkpoint is available."""
-        if self._is_intact(checkpoint):
-            return True
-        home = self.remote_origin(checkpoint)
-        if home is None:
-            return False
-        mine = [w for w in self._table.workers() if w.study_id == self._table.study_id]
-        return home.state == "left" or any(reaches(worker, home) for worker in mine)
-
-    def remote_origin(self, checkpoint: Checkpoint) -> CheckpointOrigin | None:
-        """The origin of a checkpoint that this host does not reach; None if it does."""
-        homes = self._table.checkpoint_origins(number=checkpoint.number)
-        home = next((home for home in homes if home.path == checkpoint.path), None)
-        return None if is_here(home, self._host) else home
-
-
-def _is_available(checkpoint: Checkpoint, is_intact: Callable[[Checkpoint], bool]) -> bool:
-    """Whether a checkpoint is intact; one in a store that does not answer counts as intact."""
-    try:
-        return is_intact(checkpoint)
-    except StoreAway as error:
-        _logger.warning("The best checkpoint could not be read: %s.", error)
-        return True
-
-
-def best_saved(table: AllocationTable, direction: str, number: int) -> float | None:
-    """The best saved value of one trial, damaged checkpoints included; None if it has none."""
-    values = [
-        checkpoint.value
-        for checkpoint in table.checkpoints(number)
-        if checkpoint.value is not None and not math.isnan(checkpoint.value)
-    ]
-    return max(values, key=lambda value: score(value, direction), default=None)
-
-
-class BestModel:
-    """Caches the best model and looks it up again only when it can have changed.
-
-    A lookup reads every checkpoint's row and the whole file of the best one.
-
-    Args:
-        table: The allocation table.
-        direction: "minimize" or "maximize".
-        is_intact: Whether a checkpoint is intact.
-        reports: Best reports by trial; without them, each lookup reads them.
-        feasibility: Reads what is known of all trials, or of some.
-    """
-
-    def __init__(
-        self,
-        table: AllocationTable,
-        direction: str,
-        is_intact: Callable[[Checkpoint], bool],
-        reports: Callable[[], BestReports] | None = None,
-        feasibility: Callable[[Collection[int] | None], Mapping[int, int]] = lambda _: {},
-    ) -> None:
-        self._table = table
-        self._feasibility = feasibility
-        self._direction = direction
-        self._is_intact = is_intact
-        self._reports = reports
-        self._winner: Winner | None = None
-        self._constrained = False  #: whether anything was known of a constraint
-
-    def find(self, excluded: Collection[int] = ()) -> Winner | None:
-        """Look the best model up; see :func:`find_winner`."""
-        reports = None if self._reports is None else self._reports()
-        known = self._feasibility(None)
-        self._winner = find_winner(
-            self._table, self._direction, self._is_intact, excluded, reports, known
-        )
-        self._constrained = bool(known)
-        return self._winner
-
-    def belongs_to(self, number: int) -> bool:
-        """Whether a trial has the best model."""
-        if self._is_beaten(number):
-            return False
-        winner = self.find()
-        return winner is not None and winner.number == number
-
-    def _is_beaten(self, number: int) -> bool:
-        """Whether another trial had a better model; its checkpoints and reports stay."""
-        known = self._winner
-        if known is None or known.number == number or self._feasibility({number, known.number}):
-            return False
-        mine = best_saved(self._table, self._direction, number)
-        if known.checkpoint is None:
-            if mine is not None or self._reports is None:
-                return False
-            report = self._reports().of(number)
-            mine = None if report is None else report.value
-        return mine is None or self._better(known.value, mine)
-
-    def has_rival(self, number: int) -> bool:
-        """Whether rows name a better model than that of this trial; reads no files."""
-        known = self._winner
-        if known is None or known.number != number or self._reports is None or self._constrained:
-            return True
-        report = self._reports().best(lambda other: other != number)
-        if report is None or not self._better(report.value, known.value):
-            return False
-        return known.checkpoint is None or any(
-            checkpoint.number != number
-            and checkpoint.value is not None
-            and self._better(checkpoint.value, known.value)
-            for checkpoint in self._table.checkpoints()
-        )
-
-    def _better(self, one: float, other: float) -> bool:
-        return score(one, self._direction) > score(other, self._direction)
-
-
-def kept_checkpoint(best: Winner | None) -> Location | None:
-    """The one checkpoint that stays after the study; None if none can be read: then all stay."""
-    return None if best is None or best.checkpoint is None else best.checkpoint.path
 
 
 class EndReporter:
@@ -352,3 +145,91 @@ class EndReporter:
         if keeps:
             self._deferred, self._check_again_at = row.number, now + self._table.ttl
         return keeps
+
+
+class StudyEnd:
+    """Retires trials that can no longer be reported in time, and closes the study.
+
+    Args:
+        trials: The study's own record of its trials.
+        table: The allocation table.
+        worker_id: The planner.
+        best_model: The best model.
+        reporter: Reports the ends.
+        keep_all: Whether all checkpoints stay, not only the best model's.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        table: AllocationTable,
+        worker_id: str,
+        best_model: BestModel,
+        reporter: EndReporter,
+        *,
+        keep_all: bool,
+    ) -> None:
+        self._trials = trials
+        self._table = table
+        self._worker_id = worker_id
+        self._best_model = best_model
+        self._reporter = reporter
+        self._keep_all = keep_all
+
+    def settle(self, term: int, reading: Reading, deadline: float) -> bool:
+        """End every trial without a worker; close the study once no trial is left.
+
+        Returns:
+            Whether anything was written.
+        """
+        living = {worker.id for worker in reading.workers}
+        alive = [row for row in reading.trials.values() if row.alive]
+        if any(row.owner in living for row in alive):
+            return False  # a trial that still holds its slots may produce a better model
+        # If an owner has died, its trial is reaped soon.
+        waiting = [row.number for row in alive if row.owner is None]
+        self._reporter.complete_winner(self._worker_id, term)
+        self._give_up(term, waiting)
+        rows = self._table.trials()
+        self._reporter.report_all(rows)
+        if any(row.alive for row in rows):
+            return True
+        self._trials.end_strays({row.number for row in rows})
+        kept = None if self._keep_all else kept_checkpoint(self._best_model.find())
+        # unless a user has extended it since
+        self._table.settle(self._worker_id, term, deadline, kept)
+        return True
+
+    def retire_excess(
+        self,
+        term: int,
+        reading: Reading,
+        closes_in: float,
+        best_reports: BestReports,
+        round_trip: float,
+    ) -> bool:
+        """Retire the worst waiting trials if too many wait to report all their ends in time.
+
+        Once running trials must stop, all but the best one retire. Returns whether any did.
+        """
+        waiting = [
+            row.number
+            for row in reading.trials.values()
+            if row.alive and row.owner is None and (row.mode != "run" or closes_in <= 0)
+        ]
+        each = _REPORTING_SLACK * self._reporter.seconds_per_end(round_trip)
+        if len(waiting) < 2 or len(waiting) * each < closes_in:
+            return False
+        excess = len(waiting) - 1 - (int(closes_in / each) if closes_in > 0 else 0)
+        best = self._best_model.find()
+        worst = best_reports.worst_first(waiting)
+        losers = [number for number in worst if best is None or number != best.number]
+        return excess > 0 and self._give_up(term, losers[:excess]) > 0
+
+    def retire(self, term: int, reasons: Mapping[int, str]) -> int:
+        """Retire trials; returns how many were alive."""
+        parts = batches(sorted(reasons.items()))
+        return sum([self._table.retire(self._worker_id, term, dict(part)) for part in parts])
+
+    def _give_up(self, term: int, numbers: Iterable[int]) -> int:
+        return self.retire(term, dict.fromkeys(numbers, "others were better"))

@@ -17,9 +17,9 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.futures import Future, draw_places
 from optuna_deadline.history.series import integral, slots_in_use
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.planning.billing.ledger import BillingLedger, invoice_of, types_of, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Tariff, tariff_of
-from optuna_deadline.planning.settlement import find_winner
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.scenarios.initial_state import InitialState
 from optuna_deadline.simulation.clock import Timeline

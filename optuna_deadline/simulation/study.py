@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Event
-from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.simulation.cluster import Cluster, Funding, Provider
 from optuna_deadline.simulation.environment import ConfigurationSampler, World

@@ -16,7 +16,7 @@ from optuna_deadline.checkpoints.files import Checkpoint, checksum
 from optuna_deadline.checkpoints.storage import root_of
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
-from optuna_deadline.planning.settlement import find_winner, kept_checkpoint
+from optuna_deadline.planning.best_model import find_winner, kept_checkpoint
 from optuna_deadline.study import terms as study_terms
 
 

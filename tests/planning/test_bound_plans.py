@@ -16,12 +16,12 @@ from optuna_deadline.allocation.records import (
 )
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.checkpoints.sharing import reaches
+from optuna_deadline.planning.best_model import CheckpointAvailability, find_winner
 from optuna_deadline.planning.placement.bound_plans import BoundPlanner, plan_with_bindings
 from optuna_deadline.planning.placement.data_locality import HostBinding, isolated_hosts
 from optuna_deadline.planning.placement.gangs import assign_workers, changed_assignments
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.reading import Reading
-from optuna_deadline.planning.settlement import CheckpointAvailability, find_winner
 from optuna_deadline.policies import Order, Pause, Plan, Run, Snapshot, TrialView
 from optuna_deadline.policies.wrappers import RequestPolicy
 from optuna_deadline.simulation.environment import CountedTrials

@@ -14,7 +14,7 @@ import pytest
 from allocation.suite.world import assert_legal
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import (
     ANTI,

@@ -25,7 +25,7 @@ from optuna_deadline._crashpoints import _parse
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import intact
 from optuna_deadline.elastic import agree
-from optuna_deadline.planning.settlement import find_winner
+from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price

@@ -357,7 +357,7 @@ def test_the_winner_is_the_best_that_is_whole(tmp_path: Path) -> None:
     )
     assert result.checkpoint is not None
     result.checkpoint.write_text("torn")
-    from optuna_deadline.planning.settlement import find_winner
+    from optuna_deadline.planning.best_model import find_winner
 
     second = find_winner(table_of(study), "maximize")
     assert second is not None and second.checkpoint is not None

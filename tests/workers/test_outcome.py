@@ -9,7 +9,7 @@ from tables import table_of
 from optuna_deadline.cli.worker import describe
 from optuna_deadline.elastic import Result, agree
 from optuna_deadline.elastic.result import study_result
-from optuna_deadline.planning.settlement import CheckpointAvailability
+from optuna_deadline.planning.best_model import CheckpointAvailability
 
 
 def ended(study: optuna.Study) -> tuple[Result, str]:
