@@ -15,7 +15,7 @@ from benchmarks.headlines import hermes_study, hypersched_runs, seer
 from benchmarks.headlines.job_traces import generate_trace
 from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import MaxMinFair
-from optuna_deadline.policies.shockwave import Shares, Shockwave
+from optuna_deadline.policies.shockwave import Shares, WindowScheduler
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but("seer_has|hermes_finds|max_min")]
 
@@ -52,7 +52,7 @@ def test_hermes_finds_a_good_configuration_sooner_than_first_come() -> None:
 
 def test_shockwave_has_a_shorter_makespan_and_a_lower_rho_than_max_min() -> None:
     trace = generate_trace(1, jobs=60, gpus=16)
-    ours, fair = replay(trace, Shockwave()), replay(trace, Shares(MaxMinFair()))
+    ours, fair = replay(trace, WindowScheduler()), replay(trace, Shares(MaxMinFair()))
     assert (fair.makespan / ours.makespan, ours.worst_rho) == (holds(1.223), holds(1.230))
     assert ours.worst_rho < fair.worst_rho
 

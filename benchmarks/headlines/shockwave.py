@@ -24,7 +24,14 @@ from benchmarks.rivals.schedulers import (
     MinTotalDuration,
 )
 from benchmarks.rivals.time_left import ByTimeLeft, PresentRegime
-from optuna_deadline.policies.shockwave import Market, Round, Scheduler, Shares, Shockwave, Window
+from optuna_deadline.policies.shockwave import (
+    Market,
+    Round,
+    Scheduler,
+    Shares,
+    Window,
+    WindowScheduler,
+)
 from optuna_deadline.policies.shockwave.program import by_gain
 from optuna_deadline.simulation.comparison import Estimate
 
@@ -35,7 +42,7 @@ _EXPECTED = "expected_120_gpus_32.json"
 
 #: By the names in the published results, with the labels in pictures.
 _SCHEDULERS: dict[str, tuple[str, Callable[[], Scheduler[Any]]]] = {
-    "shockwave": ("Shockwave", Shockwave),
+    "shockwave": ("Shockwave", WindowScheduler),
     "max_min_fairness": ("Gavel max-min", lambda: Shares(MaxMinFair())),
     "finish_time_fairness": ("Themis", lambda: Shares(FinishTimeFair())),
     "gandiva_fair": ("Gandiva-Fair", lambda: Shares(GandivaFair())),
@@ -47,9 +54,9 @@ _FAIR = "max_min_fairness"
 #: Ablations of our scheduler, and two rules that go by the predicted time left: by name, what they
 #: are, the figure that must be worse than Shockwave's, and by what factor at least.
 _ABLATIONS: dict[str, tuple[Callable[[], Scheduler[Any]], str, float]] = {
-    "no makespan term": (lambda: Shockwave(pressure=0.0), "makespan", 1.2),
-    "window of one round": (lambda: Shockwave(window=1, period=1), "makespan", 1.0),
-    "present regime only": (lambda: PresentRegime(Shockwave()), "worst_rho", 1.0),
+    "no makespan term": (lambda: WindowScheduler(pressure=0.0), "makespan", 1.2),
+    "window of one round": (lambda: WindowScheduler(window=1, period=1), "makespan", 1.0),
+    "present regime only": (lambda: PresentRegime(WindowScheduler()), "worst_rho", 1.0),
     "shortest left first": (lambda: ByTimeLeft(longest=False), "makespan", 1.2),
     "longest left first": (lambda: ByTimeLeft(longest=True), "worst_rho", 2.0),
 }
@@ -94,7 +101,7 @@ def run(case: Case) -> Figures:
     """Replay one case."""
     found = _ABLATIONS.get(case.scheduler)
     make = found[0] if found is not None else _SCHEDULERS[case.scheduler][1]
-    scheduler = Shockwave(**dict(case.parameters)) if case.parameters else make()  # type: ignore[arg-type]
+    scheduler = WindowScheduler(**dict(case.parameters)) if case.parameters else make()  # type: ignore[arg-type]
     done = replay(case.trace(), scheduler)
     rhos = tuple(sorted(done.rho.values()))
     return Figures(
@@ -269,7 +276,7 @@ def _sensitivity(options: Options, folder: Path | None) -> Iterator[Row]:
 class _Timed:
     """Times each plan of Shockwave, and lets HiGHS try to improve some of them."""
 
-    shockwave: Shockwave
+    shockwave: WindowScheduler
     seconds: list[tuple[int, float]] = field(default_factory=list)
     markets: list[tuple[Market, Window]] = field(default_factory=list)
 
@@ -285,7 +292,7 @@ class _Timed:
 
 def _planning() -> Iterator[Row]:
     """The time of plans if 900 jobs arrive at once on 256 GPUs."""
-    timed = _Timed(Shockwave())
+    timed = _Timed(WindowScheduler())
     replay(generate_trace(1, jobs=900, gpus=256, arrive_within=1.0), timed)
     crowded = [seconds for jobs, seconds in timed.seconds if jobs >= 800]
     note = f"{len(crowded)} plans with 800 to 900 jobs present, windows of 20 rounds"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from optuna_deadline.policies.shockwave import JobView, Market, Round, Shockwave, Window
+from optuna_deadline.policies.shockwave import JobView, Market, Round, Window, WindowScheduler
 from optuna_deadline.policies.shockwave.forecast import fit, seconds_left
 
 
@@ -29,7 +29,7 @@ class ByTimeLeft:
 class PresentRegime:
     """Shockwave without its predictor: each job stays in its present regime."""
 
-    shockwave: Shockwave
+    shockwave: WindowScheduler
 
     def schedule(self, market: Market, memory: Window | None) -> Round[Window]:
         """The round that Shockwave would choose if the present regimes were all."""

@@ -37,7 +37,7 @@ from optuna_deadline.policies.registry import (
     make_policy,
 )
 from optuna_deadline.policies.seer.policy import Seer
-from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
+from optuna_deadline.policies.shockwave.policy import Shockwave
 
 __all__ = [
     "AdaptiveHalving",
@@ -65,7 +65,7 @@ __all__ = [
     "RoundRobin",
     "Run",
     "Seer",
-    "ShockwaveStudy",
+    "Shockwave",
     "Snapshot",
     "StudyView",
     "SuccessiveHalving",

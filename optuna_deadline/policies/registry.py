@@ -31,7 +31,7 @@ from optuna_deadline.policies.pool.fair_share import Divider, EvenDivider
 from optuna_deadline.policies.pool.purse import PurseDivider
 from optuna_deadline.policies.pruner import MeasuredHalving
 from optuna_deadline.policies.seer.policy import Seer
-from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
+from optuna_deadline.policies.shockwave.policy import Shockwave
 
 #: The parameters of every study; policies that do not accept one do not get it.
 COMMON = ("min_resource", "max_resource", "reduction_factor")
@@ -140,7 +140,7 @@ _OURS: dict[str, Callable[..., Policy]] = {
     "hyperband": Hyperband,
     "pruner": MeasuredHalving,
     "seer": Seer,
-    "shockwave": ShockwaveStudy,
+    "shockwave": Shockwave,
 }
 
 

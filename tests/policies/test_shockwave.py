@@ -22,8 +22,8 @@ from optuna_deadline.policies.shockwave import (
     Regime,
     Round,
     Shares,
-    Shockwave,
     Window,
+    WindowScheduler,
 )
 from optuna_deadline.policies.shockwave.accounting import Due, rho, weight
 from optuna_deadline.policies.shockwave.forecast import mean_epoch_seconds, seconds_left
@@ -180,7 +180,7 @@ class TestDue:
 class Watched:
     """Checks every round that Shockwave answers."""
 
-    shockwave: Shockwave
+    shockwave: WindowScheduler
 
     def schedule(self, market: Market, memory: Window | None) -> Round[Window]:
         answer = self.shockwave.schedule(market, memory)
@@ -212,18 +212,18 @@ def test_nobody_starves_and_no_gpu_idles_that_somebody_could_use(
     trace = generate_trace(
         seed, jobs=jobs, gpus=gpus, arrive_within=within, border=900.0, longest=2000.0
     )
-    replay(trace, Watched(Shockwave(overdue=overdue)))
+    replay(trace, Watched(WindowScheduler(overdue=overdue)))
 
 
 def test_on_a_crowded_cluster_the_worst_is_treated_better_than_by_equal_shares() -> None:
     trace = generate_trace(7, jobs=40, gpus=12)
-    ours, equal = replay(trace, Shockwave()), replay(trace, Shares(MaxMinFair()))
+    ours, equal = replay(trace, WindowScheduler()), replay(trace, Shares(MaxMinFair()))
     assert ours.worst_rho < equal.worst_rho
     assert ours.makespan < equal.makespan
 
 
 def test_a_window_is_used_until_somebody_comes_or_goes_or_it_is_old() -> None:
-    shockwave = Shockwave(window=6, period=3)
+    shockwave = WindowScheduler(window=6, period=3)
     market = Market(0.0, 0, 120.0, 2, tuple(job(n) for n in range(4)))
     first = shockwave.schedule(market, None).memory
     later = replace(market, now=240.0, round=2)
@@ -238,16 +238,16 @@ def test_a_window_is_used_until_somebody_comes_or_goes_or_it_is_old() -> None:
 )
 def test_parameters_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(DeadlineError, match=r"period|overdue"):
-        Shockwave(**wrong)  # type: ignore[arg-type]
+        WindowScheduler(**wrong)  # type: ignore[arg-type]
 
 
-class TestShockwaveStudy(PolicyTestCase):
+class TestShockwave(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
         return make_policy("shockwave", {})
 
 
-class TestShockwaveStudyOfFewTrials(PolicyTestCase):
+class TestShockwaveOfFewTrials(PolicyTestCase):
     @pytest.fixture
     def policy(self) -> Policy:
         return make_policy("shockwave", {"n_trials": 6})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from optuna_deadline.policies.shockwave.accounting import Allocation, Allocator, Shares
 from optuna_deadline.policies.shockwave.forecast import JobView, Market, Regime, Round, Scheduler
-from optuna_deadline.policies.shockwave.policy import ShockwaveStudy
-from optuna_deadline.policies.shockwave.scheduler import Shockwave, Window
+from optuna_deadline.policies.shockwave.policy import Shockwave
+from optuna_deadline.policies.shockwave.scheduler import Window, WindowScheduler
 
 __all__ = [
     "Allocation",
@@ -17,6 +17,6 @@ __all__ = [
     "Scheduler",
     "Shares",
     "Shockwave",
-    "ShockwaveStudy",
     "Window",
+    "WindowScheduler",
 ]

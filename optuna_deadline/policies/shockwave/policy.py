@@ -46,7 +46,7 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class ShockwaveStudy(TimeShared):
+class Shockwave(TimeShared):
     """Trains all trials to their ends: a short makespan, and none waits for long.
 
     Trials buy turns; a plan for the next turns maximises the sum of the logarithms of their

@@ -90,7 +90,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Shockwave:
+class WindowScheduler:
     """The scheduler of the market.
 
     No job starves: a job whose expected rho is above ``overdue`` runs before all that are less
