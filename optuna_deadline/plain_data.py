@@ -92,6 +92,17 @@ def put_back(old: Any, new: Any) -> Any:
     return old
 
 
+def fills_in_place(value: Any) -> bool:
+    """Whether :func:`put_back` changes the value itself."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (
+        isinstance(value, (list, dict))
+        or _generator(value) is not None
+        or (numpy is not None and isinstance(value, numpy.ndarray))
+        or (torch is not None and isinstance(value, torch.Tensor))
+    )
+
+
 def _generator(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
     """How to read and write the state of a random generator; None if it is none."""
     if isinstance(value, random.Random):

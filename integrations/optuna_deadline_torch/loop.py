@@ -81,7 +81,9 @@ class ElasticLoop:
             the folds of a cross-validation. Each resumes from its own state, and the steps of its
             reports follow those of the fit before. Call :meth:`result` after each.
         **also: Further states to save, by name: schedulers, a ``GradScaler``, an average of the
-            weights; anything with ``state_dict`` and ``load_state_dict``.
+            weights, anything with ``state_dict`` and ``load_state_dict``; random generators,
+            lists, dicts, arrays and tensors, which are filled in place, on several slots with
+            those of the first one.
 
     Raises:
         DeadlineError: The model is sharded or wrapped already, or a state cannot be kept.

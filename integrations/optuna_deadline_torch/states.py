@@ -14,15 +14,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from optuna_deadline import plain_data
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.plain_data import fills_in_place
 
 
 class TrainingState:
-    """The model and everything else that has a ``state_dict``.
+    """The model and everything else that a checkpoint holds.
 
     Args:
         model: The bare model.
-        others: By name: the optimizer, schedulers, a gradient scaler, averages.
+        others: By name: the optimizer, schedulers, a gradient scaler, averages; lists, dicts,
+            arrays, tensors and random generators, which are filled in place.
     """
 
     def __init__(self, model: Any, others: Mapping[str, Any]) -> None:
@@ -34,10 +37,11 @@ class TrainingState:
                     "start again"
                     " in each segment."
                 )
-            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+            if not (_has_state(one) or fills_in_place(one)):
                 raise DeadlineError(
                     f"{name}={type(one).__name__} has no state_dict() and load_state_dict(),"
-                    " so a checkpoint cannot hold it: leave it out, or give it both."
+                    " and cannot be filled in place as a list, a dict or a tensor can: leave it"
+                    " out, give it both, or keep it in a dict."
                 )
         self.model = model
         self._others = dict(others)
@@ -50,14 +54,17 @@ class TrainingState:
 
     @property
     def objects(self) -> list[Any]:
-        """The model and the others."""
-        return [self.model, *self._others.values()]
+        """The model and what has a state of its own."""
+        return [self.model, *[one for one in self._others.values() if _has_state(one)]]
 
     def capture(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """The whole present state; training may change it later."""
         return {
             "state_dict": self.model.state_dict(),
-            "states": {name: one.state_dict() for name, one in self._others.items()},
+            "states": {
+                name: one.state_dict() if _has_state(one) else plain_data.state_of(name, one)
+                for name, one in self._others.items()
+            },
             "gradients": waiting(self.model, self.optimizers) | kept(self.model, self.optimizers),
             "optuna_deadline": dict(position),
         }
@@ -73,10 +80,15 @@ class TrainingState:
             )
         self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
-            one.load_state_dict(checkpoint["states"][name])
+            found = checkpoint["states"][name]
+            plain_data.put_back(one, found if _has_state(one) else plain_data.decoded(found))
         put_back(self.model, self.optimizers, checkpoint["gradients"])
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
+
+
+def _has_state(one: Any) -> bool:
+    return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
 
 
 def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import loop_training
+import numpy as np
 import optuna
 import pytest
 import torch
 from elastic_harness import Plan, PlayedSegment, PlayedTrial
+from left_segments import train_in_segments
 from loop_training import net
 from optuna.trial import TrialState
 from optuna_deadline_torch import ElasticLoop
@@ -295,10 +297,43 @@ def test_what_is_refused() -> None:
         loop(nn.DataParallel(nn.Linear(1, 1)))
     with pytest.raises(DeadlineError, match="total=SumMetric is a metric"):
         loop(nn.Linear(1, 1), total=SumMetric())
-    with pytest.raises(DeadlineError, match="ema=dict has no state_dict"):
-        loop(nn.Linear(1, 1), ema={})
+    with pytest.raises(DeadlineError, match=r"count=int has no state_dict.*keep it in a dict"):
+        loop(nn.Linear(1, 1), count=3)
     with pytest.raises(DeadlineError, match="The objective has not reported"):
         loop(nn.Linear(1, 1)).result()
+
+
+def with_plain_states(trial: Any) -> tuple[Any, ...]:
+    """A loop that names lists, numbers in a dict, arrays, tensors and generators by itself."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses, counts, weight, sums = list[float](), {"steps": 0}, torch.ones(4), np.zeros(2)
+    draws, rows = torch.Generator().manual_seed(2), torch.randn(32, 4)
+    loader = DataLoader(TensorDataset(rows), 8, shuffle=True)
+    loop = ElasticLoop(
+        trial, model, optimizer, epochs=3, losses=losses, counts=counts, weight=weight,
+        sums=sums, draws=draws,
+    )  # fmt: skip
+    for _ in loop.epochs():
+        for (x,) in loop.batches(loader):
+            loss = (loop.model(x) * weight + torch.rand((), generator=draws)).square().mean()
+            optimizer.zero_grad()
+            loop.backward(loss)
+            optimizer.step()
+            losses.append(loss.item())
+            counts["steps"] += 1
+            weight.mul_(0.9)
+            sums += 1
+        loop.report(sum(losses) / len(losses))
+    return losses, counts, weight.tolist(), sums.tolist()
+
+
+@pytest.mark.parametrize("leave_at", [1, 3])
+def test_plain_states_are_filled_in_place(tmp_path: Path, leave_at: int) -> None:
+    whole, reports, _ = train_in_segments(tmp_path / "whole", with_plain_states, 10**9)
+    left, reported, segments = train_in_segments(tmp_path / "left", with_plain_states, leave_at)
+    assert segments > 1 and left == whole and reported == reports
 
 
 def test_mistakes_in_the_loop_are_told() -> None:
