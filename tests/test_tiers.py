@@ -25,8 +25,11 @@ def test_each_nightly_test_has_one_turn_in_eight_landings() -> None:
         assert len(turns) == 1
 
 
-def test_a_changed_area_runs_its_nightly_tests() -> None:
+def test_a_changed_area_runs_its_nightly_tests_in_two_landings() -> None:
     marks = ("slow", "nightly")
+    for name in ("tests/d/a.py::b", "tests/d/a.py::b[c]", "tests/d/e.py::f"):
+        turns = [turn for turn in (40, 41) if runs(name, marks, "landing", turn, ["tests/d"])]
+        assert len(turns) == 1
     assert runs("tests/workers/a.py::b", marks, "landing", None, ["tests/workers"])
     assert not runs("tests/workers_of/a.py::b", marks, "landing", None, ["tests/workers"])
 

@@ -1,7 +1,8 @@
 """Which tests run when: a plugin with three tiers, each with a budget of CPU seconds.
 
 ``commit`` runs tests without real workers, training or PostgreSQL twins; it is the default.
-``landing`` adds the tests marked ``slow`` and, in turn, an eighth of those marked ``nightly``.
+``landing`` adds the tests marked ``slow`` and, in turn, an eighth of those marked ``nightly``, or
+a half in the folders that its changes concern.
 ``all`` runs everything. Tests that are named by file run whatever their marks.
 """
 
@@ -24,7 +25,8 @@ BUDGETS = {"commit": 400.0, "landing": 1100.0}
 SAME_WORK = 0.010
 EVERY = 25  # tests between two measurements of that work
 ROOM = 1.3  # a tier fails above this multiple of its budget
-TURNS = 8  # landings until each nightly test has run once
+TURNS = 8  # landings until each nightly test has run once,
+AREA_TURNS = 2  # and of those that the landing's changes concern
 DEAREST = 15  # tests that the summary names
 #: These files start first, since they take longest from start to end.
 FIRST = ("hosts", "workers", "checking", "lightning", "pytorch")
@@ -80,11 +82,11 @@ def runs(nodeid: str, marks: Iterable[str], tier: str, turn: int | None, areas: 
         return True
     if tier == "commit":
         return False
-    return (
-        not nightly
-        or (turn is not None and zlib.crc32(nodeid.encode()) % TURNS == turn % TURNS)
-        or any(nodeid.startswith(area.rstrip("/") + "/") for area in areas)
-    )
+    concerned = any(nodeid.startswith(area.rstrip("/") + "/") for area in areas)
+    if not nightly or turn is None:
+        return concerned or not nightly
+    turns = AREA_TURNS if concerned else TURNS
+    return zlib.crc32(nodeid.encode()) % turns == turn % turns
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
