@@ -356,12 +356,13 @@ class DeadlineCallback(TrainerCallback):
         if not self._stays:
             self._stays = True
             self.segment.keep_slots()
-            _log.warning(
-                "The trial keeps its slots to its end: its training data (%s) has ended once and "
-                "has no length, so Trainer cannot find its place in a further pass. Pass data as "
-                "long as the training, or with a length.",
-                type(stream.dataset).__name__,
-            )
+            if self.segment.rank == 0:
+                _log.warning(
+                    "The trial keeps its slots to its end: its training data (%s) has ended once "
+                    "and has no length, so Trainer cannot find its place in a further pass. Pass "
+                    "data as long as the training, or with a length.",
+                    type(stream.dataset).__name__,
+                )
         return decision.staying()
 
     def _has_room(self, value: float | None, model: Any = None, **also: Any) -> bool:
