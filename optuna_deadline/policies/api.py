@@ -267,6 +267,19 @@ class Plan:
         return self.new_trials + sum([o.slots for o in self.orders.values() if isinstance(o, Run)])
 
 
+def checked(plan: object, name: str) -> Plan:
+    """What a policy of this name has returned, which may be a user's.
+
+    Raises:
+        TypeError: It is no plan.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(
+            f"The policy {name} returned {type(plan).__name__}; return a Plan for all trials."
+        )
+    return plan
+
+
 class Policy(Protocol):
     """Anything with ``plan``: a pure, deterministic function of the snapshot.
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
-from optuna_deadline.policies.api import Plan, Policy, Snapshot
+from optuna_deadline.policies.api import Plan, Policy, Snapshot, checked
 from optuna_deadline.policies.base import check_kinds
 from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import (
@@ -55,13 +55,8 @@ class FunctionPolicy:
         Raises:
             TypeError: It returned something other than a plan.
         """
-        plan = self.function(snapshot, **self.parameters)
-        if not isinstance(plan, Plan):
-            name = getattr(self.function, "__qualname__", repr(self.function))
-            raise TypeError(
-                f"The policy {name} returned {type(plan).__name__}; return a Plan for all trials."
-            )
-        return plan
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return checked(self.function(snapshot, **self.parameters), name)
 
 
 def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:

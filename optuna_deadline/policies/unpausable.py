@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from optuna_deadline.policies.api import Plan, Policy, Snapshot, TrialView
+from optuna_deadline.policies.api import Plan, Policy, Snapshot, TrialView, checked
 from optuna_deadline.policies.base import Resources
 from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import Asha
@@ -41,7 +41,7 @@ class UnpausablePolicy:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The plan of the policy that fits the objective."""
         chosen = self.stopping if cannot_pause(snapshot.trials) else self.policy
-        return chosen.plan(snapshot)
+        return checked(chosen.plan(snapshot), type(chosen).__qualname__)
 
 
 def stopping_policy(policy: Policy) -> Policy:

@@ -236,7 +236,7 @@ def _flat(row: PolicyRow) -> dict[str, Any]:
 
 @experimental_func("0.1.0")
 def compare(
-    policies: Sequence[PolicyLike] | Mapping[str, PolicyLike],
+    policies: PolicyLike | Sequence[PolicyLike] | Mapping[str, PolicyLike],
     families: str | Sequence[str] = "power-law",
     *,
     slots: int = 8,
@@ -273,6 +273,11 @@ def compare(
     Raises:
         DeadlineError: An argument is invalid, or a policy does not exist.
     """
+    for name, number in (("slots", slots), ("seeds", seeds), ("steps", steps), ("jobs", jobs)):
+        if not isinstance(number, int) or number < 1:
+            raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
+    if isinstance(policies, str) or not isinstance(policies, (Mapping, Sequence)):
+        policies = [policies]
     named = policies if isinstance(policies, Mapping) else _named(policies)
     if not named:
         raise DeadlineError("There is no policy to compare: name one at least.")

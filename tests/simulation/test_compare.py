@@ -59,11 +59,23 @@ def test_policies_are_named_by_what_differs() -> None:
         (["magic"], {}, "no policy 'magic'"),
         (["fifo"], {"deadline": "0x"}, "leaves no time"),
         (["fifo"], {"deadline": "soon"}, "needs a duration"),
+        ("fifo", {"slots": 0}, "slots must be a whole number from 1, but got 0"),
+        ("fifo", {"seeds": 0}, "seeds must be a whole number from 1"),
     ],
 )
 def test_a_mistake_gets_one_sentence(policies: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(DeadlineError, match=says):
         compared(policies, **options)
+
+
+class Mistaken:
+    def plan(self, snapshot: Snapshot) -> Any:
+        return [trial.number for trial in snapshot.trials]
+
+
+def test_what_is_no_plan_is_named() -> None:
+    with pytest.raises(TypeError, match="The policy Mistaken returned list; return a Plan"):
+        compared(Mistaken(), seeds=1)
 
 
 def test_the_figure_has_a_row_for_each_policy() -> None:
