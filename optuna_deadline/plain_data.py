@@ -46,13 +46,18 @@ def encoded(value: Any, name: str) -> Any:
     raise _not_plain(name, value)
 
 
+def has_state(value: Any) -> bool:
+    """Whether an object saves and loads its state itself."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
 def state_of(name: str, value: Any) -> Any:
     """The plain state of an object that training changes.
 
     Raises:
         DeadlineError: It has none.
     """
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+    if has_state(value):
         return encoded(value.state_dict(), f"{name}.state_dict()")
     generator = _generator(value)
     return encoded(value if generator is None else generator[0](), f"state[{name!r}]")
@@ -64,7 +69,7 @@ def put_back(old: Any, new: Any) -> Any:
     Returns:
         The object, or the new value if the old one cannot be changed.
     """
-    if hasattr(old, "load_state_dict"):
+    if has_state(old):
         old.load_state_dict(new)
         return old
     if (generator := _generator(old)) is not None:

@@ -106,10 +106,11 @@ class Rounds:
             return Move(stop=True)
         self._round, last = number, number == self.rounds
         self._segment.progress(number)
-        reports = value is not None and (number % self._every == 0 or last)
-        improved = reports and value is not None and self._report(value())
+        if number % self._every and not last:
+            value = None
+        improved = value is not None and self._report(value())
         if not self.elastic:
-            return self._plain_move(reports)
+            return self._plain_move(value is not None)
         directive = self._segment.directive()
         if directive.kind is Kind.STOP:
             return Move(self._unsaved, True, directive)

@@ -16,7 +16,6 @@ from torch import nn
 
 from optuna_deadline import plain_data
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.plain_data import fills_in_place
 
 
 class TrainingState:
@@ -37,7 +36,7 @@ class TrainingState:
                     "start again"
                     " in each segment."
                 )
-            if not (_has_state(one) or fills_in_place(one)):
+            if not (plain_data.has_state(one) or plain_data.fills_in_place(one)):
                 raise DeadlineError(
                     f"{name}={type(one).__name__} has no state_dict() and load_state_dict(),"
                     " and cannot be filled in place as a list, a dict or a tensor can: leave it"
@@ -55,14 +54,16 @@ class TrainingState:
     @property
     def objects(self) -> list[Any]:
         """The model and what has a state of its own."""
-        return [self.model, *[one for one in self._others.values() if _has_state(one)]]
+        return [self.model, *[one for one in self._others.values() if plain_data.has_state(one)]]
 
     def capture(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """The whole present state; training may change it later."""
         return {
             "state_dict": self.model.state_dict(),
             "states": {
-                name: one.state_dict() if _has_state(one) else plain_data.state_of(name, one)
+                name: one.state_dict()
+                if plain_data.has_state(one)
+                else plain_data.state_of(name, one)
                 for name, one in self._others.items()
             },
             "gradients": waiting(self.model, self.optimizers) | kept(self.model, self.optimizers),
@@ -81,14 +82,17 @@ class TrainingState:
         self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
             found = checkpoint["states"][name]
-            plain_data.put_back(one, found if _has_state(one) else plain_data.decoded(found))
+            plain_data.put_back(
+                one, found if plain_data.has_state(one) else plain_data.decoded(found)
+            )
         put_back(self.model, self.optimizers, checkpoint["gradients"])
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 
 
-def _has_state(one: Any) -> bool:
-    return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+def _state_of(name: str, one: Any) -> Any:
+    """Its own state, as it is; the saver looks at it when it is written."""
+    return one.state_dict() if plain_data.has_state(one) else plain_data.state_of(name, one)
 
 
 def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:

@@ -7,7 +7,6 @@ tokens, would draw other numbers after a pause. So each epoch, batch and step ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +14,8 @@ from optuna_deadline_torch.loaders import SeededDataset, can_be_dealt
 from optuna_deadline_torch.sampler import SeededIndices
 from optuna_deadline_torch.seeding import READING, reseed
 
-_ROUNDING = 1e-9  # of an epoch
+from optuna_deadline_transformers.reports import whole_part
+
 _ORDER, _STEP = 2, 3  # last parts of seeds; a read has READING
 
 
@@ -73,7 +73,7 @@ class SeededTraining:
 
     def begin_epoch(self, state: Any) -> None:
         """Note the epoch; call before its first batch is read."""
-        self._epoch = math.floor((state.epoch or 0.0) + _ROUNDING)
+        self._epoch = whole_part(state.epoch or 0.0)
         self._epochs += 1
 
     def begin_step(self, state: Any) -> None:

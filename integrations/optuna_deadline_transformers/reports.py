@@ -12,6 +12,11 @@ from optuna_deadline.errors import DeadlineError
 _ROUNDING = 1e-9  # of an epoch
 
 
+def whole_part(position: float) -> int:
+    """The number of epochs or evaluations that have ended at a position."""
+    return math.floor(position + _ROUNDING)
+
+
 class ReportAxis:
     """Evaluations of one training, numbered from 1.
 
@@ -48,7 +53,7 @@ class ReportAxis:
 
     def passed(self, state: Any) -> int:
         """The number of the last evaluation before this point in the training."""
-        return math.floor(self.position(state) + _ROUNDING)
+        return whole_part(self.position(state))
 
     def ends_epoch(self, state: Any) -> bool:
         """Whether an evaluation of an epoch is due before the next step."""

@@ -349,11 +349,10 @@ def _several(rounding: float, tolerance: float) -> float:
 
 def _longer(still: TrainingRun) -> int:
     """The steps of a training that shows more than a first one, if that is short."""
-    count, epoch = len(still.positions), _epoch_and_a_half(still)
-    if epoch is None:
+    count, epoch, per_step = len(still.positions), _epoch_and_a_half(still), _per_step(still)
+    if epoch is None or per_step is None:
         return count
     seconds = still.seconds / (count - 1)
-    per_step = (still.positions[-1] - still.positions[0]) / (count - 1)
     fit = 0 if still.horizon is None else math.ceil(still.horizon / per_step)
     if fit and seconds * _FITS * fit <= _BRIEF:
         return _FITS * fit
@@ -363,10 +362,15 @@ def _longer(still: TrainingRun) -> int:
 
 def _epoch_and_a_half(still: TrainingRun) -> int | None:
     """The steps of an epoch and a half with a report; None if their length is unknown."""
+    per_step = _per_step(still)
+    return None if per_step is None else math.ceil(1.5 / per_step) + 2
+
+
+def _per_step(still: TrainingRun) -> float | None:
+    """The part of a report that a step trains; None if that is unknown."""
     if len(still.positions) < 2 or still.positions[-1] <= still.positions[0]:
         return None
-    per_step = (still.positions[-1] - still.positions[0]) / (len(still.positions) - 1)
-    return math.ceil(1.5 / per_step) + 2
+    return (still.positions[-1] - still.positions[0]) / (len(still.positions) - 1)
 
 
 def _trouble(name: str, run: TrainingRun, advice: str) -> CheckRow | None:

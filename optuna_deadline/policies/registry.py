@@ -15,7 +15,7 @@ from typing import Any, cast
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.adaptive_halving import AdaptiveHalving
 from optuna_deadline.policies.api import Plan, Policy, Snapshot, checked
-from optuna_deadline.policies.base import check_kinds
+from optuna_deadline.policies.base import Resources, check_kinds
 from optuna_deadline.policies.baselines.fifo import Fifo
 from optuna_deadline.policies.baselines.halving import (
     Asha,
@@ -93,7 +93,7 @@ def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:
         raise DeadlineError(
             f"{name} made {type(made).__name__}, which has no plan(snapshot) and is not a policy."
         )
-    if is_dataclass(made):
+    if is_dataclass(made) and not isinstance(made, Resources):  # which check themselves
         check_kinds(made)
     return cast("Policy", made)
 
