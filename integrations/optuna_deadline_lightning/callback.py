@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -43,6 +44,7 @@ from optuna_deadline_lightning.options import (
 )
 from optuna_deadline_lightning.reporting import ReportSteps, monitored
 
+_log = logging.getLogger(__name__)
 _STATE = "optuna_deadline"
 
 _SANITY_STEPS = 2  #: Lightning's default; another number is the user's
@@ -121,6 +123,7 @@ class DeadlineCallback(Callback):
         self._folders = FormerFolders()
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
+        self._trained: pl.Trainer | None = None  # by a fit that has ended
         self._runs, self._looked = LoggerRuns(trial, self.segment.record.name), False
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
             warn_of_minimized_score(monitor, known_direction(trial, self.segment, mode))
@@ -200,6 +203,8 @@ class DeadlineCallback(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take over the training loader, and move this callback to the end."""
+        if stage == "fit" and self._trained is not None:
+            self._begin_second(trainer)
         if self._elastic is not None:
             self._elastic.prepare(trainer)
         if stage != "fit":
@@ -320,6 +325,7 @@ class DeadlineCallback(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Restore the trainer."""
+        self._trained = trainer
         if self._elastic is not None:
             self._elastic.end(trainer)
         self._unhook()
@@ -333,6 +339,24 @@ class DeadlineCallback(Callback):
         """Step schedulers that watch a metric in a resumed epoch too."""
         if self._elastic is not None:
             boundaries.resumed_in_full(trainer)
+
+    def _begin_second(self, trainer: pl.Trainer) -> None:
+        """Refuse a second fit under a worker; under plain Optuna its steps may be reported."""
+        advice = (
+            "make a trainer and a callback for each fit, with a name such as"
+            ' DeadlineCallback(..., fit="stage-2").'
+        )
+        if self._elastic is not None:
+            raise DeadlineError(
+                "This DeadlineCallback has watched a whole fit, and a trial that resumes could not"
+                f" tell a second one from it: train once with the larger max_epochs, or {advice}"
+            )
+        if trainer is not self._trained:  # else its epochs follow
+            _log.warning(
+                "This DeadlineCallback has reported another fit, and each step is reported once:"
+                " %s",
+                advice,
+            )
 
     def _look_at(self, trainer: pl.Trainer) -> None:
         """Refuse a trainer of other processes than the trial's before it waits for them."""

@@ -29,7 +29,7 @@ from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import LoaderRequests, TrainingData
 from optuna_deadline_lightning.plain_state import PlainState
-from optuna_deadline_lightning.reporting import ReportSteps, plain
+from optuna_deadline_lightning.reporting import ReportSteps, numbers
 from optuna_deadline_lightning.scaling import ScaledFit
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class ElasticFit:
         self._position = (0, 0)
         self._base_batch = 0  # of the position, if steps are longer than a batch
         self._order: dict[str, Any] | None = None  # fingerprints before the checkpoint
-        self._metrics: dict[str, float] = {}
+        self._metrics: dict[str, torch.Tensor] = {}
         self._results: dict[str, Any] = {}
         self._gradients: dict[str, torch.Tensor] = {}
         self._rates: dict[str, float] = {}
@@ -140,12 +140,14 @@ class ElasticFit:
 
     def _adopt_samplers(self, samplers: Sequence[ElasticBatchSampler]) -> None:
         self._samplers = samplers
-        epoch, batch = self._position
         if self.scaled is not None:
-            batch = self._base_batch
-            self.scaled.adopt(samplers, steps=self._position[1], batch=batch)
-        for sampler in samplers:
-            sampler.seek(epoch, batch)
+            self.scaled.adopt(samplers, steps=self._position[1], batch=self._base_batch)
+        self._seek()
+
+    def _seek(self) -> None:
+        epoch, batch = self._position
+        for sampler in self._samplers:
+            sampler.seek(epoch, batch if self.scaled is None else self._base_batch)
 
     # ---- from the first step to the last
 
@@ -177,8 +179,7 @@ class ElasticFit:
         if self._over:
             trainer.should_stop = True
             trainer.num_sanity_val_steps = 0  # it would delete the metrics again
-        for name, value in self._metrics.items():
-            trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
+        trainer.callback_metrics.update(self._metrics)
 
     def begin_again(self, trainer: pl.Trainer) -> None:
         """Call the user's hooks of an epoch's start in an epoch that is resumed."""
@@ -212,7 +213,9 @@ class ElasticFit:
         if self.segment.resume is not None:
             mid_epoch.begin_again(self._trainer, self._trainer.lightning_module)
             boundaries.finish_batch(self._trainer)
-        self.attributes.begin()  # of which a sampler may draw by some
+        if self.attributes.begin():  # before the order is drawn, which may depend on some
+            self._seek()
+            iter(self._trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
         epoch, batch = self._base_position(*self._position)
         refuse_another_order(
             self._samplers, epoch, batch, consensus=self.controller.consensus, saved=self._order
@@ -302,7 +305,7 @@ class ElasticFit:
             ),
             "best": self.controller.best.value,
             "reported": self.controller.reported,
-            "metrics": plain(trainer.callback_metrics),
+            "metrics": numbers(trainer.callback_metrics),
             "results": results.state(trainer, self.controller.consensus),
             "attributes": self.attributes.state(self.controller.consensus),
             "gradients": mid_epoch.waiting(trainer),

@@ -45,9 +45,12 @@ def rates(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
 
 
 def stop_searching(trainer: pl.Trainer) -> None:
-    """Skip the search, because the trial has its rate; call in ``setup`` of a resumed fit."""
+    """Skip the search, because the trial has its rate; call in ``setup`` of a resumed fit.
+
+    A ``Tuner`` searches again: it has started a fit for that alone, and returns what it finds.
+    """
     for one in _callbacks(trainer):
-        if isinstance(one, LearningRateFinder):
+        if isinstance(one, LearningRateFinder) and not one._early_exit:
             one.on_fit_start = _nothing  # type: ignore[assignment]
 
 

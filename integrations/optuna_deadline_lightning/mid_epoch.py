@@ -44,10 +44,11 @@ def waiting(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
 
     If ranks have gradients of their own, this is their mean, as the step would use it.
     """
-    if _clears(trainer) and not trainer.fit_loop._should_accumulate():
+    read = any(_own_hooks(trainer, "on_before_zero_grad"))  # those of the step before
+    if _clears(trainer) and not trainer.fit_loop._should_accumulate() and not read:
         return {}
     both = trainer.lightning_module, trainer.optimizers
-    found = states.waiting(*both)
+    found = states.held(*both) if read else states.waiting(*both)
     if trainer.world_size > 1:
         found = _mean(trainer, found)
     return found if _clears(trainer) else {**states.kept(*both), **found}

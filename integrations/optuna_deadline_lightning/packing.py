@@ -5,8 +5,10 @@ Single ones are kept. Others are lists, whose first item names their kind.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection
+from enum import Enum, Flag
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,9 @@ class _Packing:
         kind = type(value)
         if kind in _SINGLE:
             return value
+        if isinstance(value, Enum) and _named(kind.__module__, kind.__qualname__) is kind:
+            name = value.value if isinstance(value, Flag) else value.name  # a union has no name
+            return ["member", name, [kind.__module__, kind.__qualname__]]
         if kind in (torch.Tensor, torch.nn.Parameter):
             self._look(value)
             away, trained = value.device.type != "cpu", _is_trained(value)
@@ -110,6 +115,9 @@ def unpacked(node: Any, device: torch.device) -> Any:
     kind, held, how = node[:3]
     if kind == "tensor":
         return held.to(device if how else "cpu", copy=True).requires_grad_(node[3])
+    if kind == "member":
+        members = _named(*how)
+        return members[held] if isinstance(held, str) else members(held)
     if kind == "array":
         array = held.numpy().copy()
         return array[()] if how else array
@@ -124,6 +132,14 @@ def unpacked(node: Any, device: torch.device) -> Any:
     else:
         row = [unpacked(one, device) for one in held]
     return deque(row, how) if kind == "deque" else _ROWS[kind](row)
+
+
+def _named(module: str, name: str) -> Any:
+    """A class of a module by its name; None if the module has none, as for one in a function."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def put(new: Any, old: Any) -> Any:

@@ -15,9 +15,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeightAveraging
+from lightning.pytorch.utilities import CombinedLoader
 from optuna_deadline_torch.consensus import Consensus
 
-from optuna_deadline_lightning.packing import same, unpacked
+from optuna_deadline_lightning.packing import same
 from optuna_deadline_lightning.walk import Lost, Walk
 
 _log = logging.getLogger(__name__)
@@ -79,19 +80,43 @@ class PlainState:
         """Restore :meth:`state`."""
         self._saved = saved if any(saved.values()) else {}
 
-    def begin(self) -> None:
-        """Put saved values back; call when all hooks of the training's start have run."""
-        walk = Walk(self._trainer)
+    def begin(self) -> bool:
+        """Put saved values back; call when all hooks of the training's start have run.
+
+        Returns:
+            Whether the loaders' worker processes have copies of the data as it was before.
+        """
+        walk = self._walk()
         self._built = _structure(self._trainer)
         self._first = walk.values()
         if not self._saved:
-            return
+            return False
+        copied = self._copied()
         trainer, each = self._trainer, self._saved["each"]
         own = each[trainer.global_rank if len(each) == trainer.world_size else 0] if each else {}
         for name, node in {**self._saved["all"], **own}.items():
             if name not in self._restored:
-                walk.restore(name, unpacked(node, trainer.strategy.root_device))
+                walk.restore(name, node, trainer.strategy.root_device)
         self._saved = {}
+        return bool(_changed(copied, self._copied()))
+
+    def _copied(self) -> dict[str, Any]:
+        """The values in the data that a loader copies to worker processes at an epoch's start."""
+        return Walk(
+            None,
+            [
+                one
+                for one in self._loaders()
+                if getattr(one, "num_workers", 0) and not getattr(one, "persistent_workers", False)
+            ],
+        ).values()
+
+    def _loaders(self) -> list[Any]:
+        loaders = self._trainer.train_dataloader
+        return [] if loaders is None else CombinedLoader(loaders).flattened
+
+    def _walk(self) -> Walk:
+        return Walk(self._trainer, self._loaders())
 
     def state(self, consensus: Consensus) -> dict[str, Any]:
         """The changed values, in plain numbers, texts and tensors; every rank calls it.
@@ -112,12 +137,13 @@ class PlainState:
             if all(name in part and same(node, part[name]) for part in parts)
         }
         apart = [name for name in parts[0] if name not in alike]
-        self._warn(apart, sorted(lost & first.keys()))
+        lost &= {*first, *(name for name in lost if isinstance(now[name].shown, type))}
+        self._warn(apart, sorted(lost))
         each = [{name: part[name] for name in apart if name in part} for part in parts]
         return {"all": alike, "each": each if apart else []}
 
     def _now(self) -> dict[str, Any]:
-        return Walk(self._trainer).values()
+        return self._walk().values()
 
     def _warn(self, apart: Sequence[str], lost: Sequence[str]) -> None:
         if apart and self._should_log("attributes apart"):
@@ -144,6 +170,9 @@ def _structure(trainer: pl.Trainer) -> dict[str, Any]:
         name: getattr(one, "shape", None)
         for name, one in trainer.lightning_module.state_dict().items()
     }
+    first: dict[int, str] = {}
+    for name, part in trainer.lightning_module.named_modules(remove_duplicate=False):
+        found[f"the name {name}"] = first.setdefault(id(part), name)  # of one with several names
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     grows = any(isinstance(one, BaseFinetuning) for one in callbacks)
     averages = any(isinstance(one, StochasticWeightAveraging) for one in callbacks)

@@ -144,10 +144,7 @@ def monitored(metrics: Mapping[str, Any], monitor: str) -> float:
         raise DeadlineError(f"The metric {monitor!r} is not a number: {error}") from error
 
 
-def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are one number each, for a checkpoint that loads with weights_only."""
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, (int, float)) or (torch.is_tensor(value) and value.numel() == 1)
-    }
+def numbers(metrics: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The metrics that are one number each, on the host."""
+    found = {name: torch.as_tensor(one).detach().cpu() for name, one in metrics.items()}
+    return {name: one for name, one in found.items() if one.numel() == 1}

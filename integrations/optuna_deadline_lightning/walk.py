@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from torch import nn
@@ -22,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 from torchmetrics import Metric
 
-from optuna_deadline_lightning.packing import Unpackable, address, packed, put
+from optuna_deadline_lightning.packing import Unpackable, address, packed, put, unpacked
 
 _LIBRARIES = {
     "builtins", "itertools", "lightning", "numpy", "optuna", "optuna_deadline",
@@ -34,9 +35,11 @@ _SETTINGS = {
     "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_val",
     "limit_train_batches", "limit_val_batches",
 }  # fmt: skip
+_AT = "at"  # the path of an object that the walk has already found
 _CONTAINERS = (list, tuple, dict, set, deque)
+_VARIABLES = (bool, int, float, str, torch.Tensor, *_CONTAINERS)  # of classes and modules
 _UPDATES = "_update_count"  # of a metric
-_DEEP, _LONG = 4, 1000  # objects within objects, items of a container
+_DEEP, _LONG = 10, 1000  # objects within objects, items of a container
 _MODULE_BYTES, _BUFFER_BYTES, _DATA_BYTES = 2**30, 2**20, 2**16
 
 
@@ -79,15 +82,28 @@ class Lost:
 class Walk:
     """All values of a training by a name that each has in every segment and rank.
 
+    Args:
+        trainer: The trainer of the training; None for its data alone.
+        loaders: The loaders of its training data.
+
     Attributes:
         places: The values.
         holders: The attributes of each object by its name.
     """
 
-    def __init__(self, trainer: pl.Trainer) -> None:
+    def __init__(self, trainer: pl.Trainer | None, loaders: Sequence[Any] = ()) -> None:
         self.places: dict[str, Place] = {}
         self._data = False  # whether it looks at loaders
         self.holders: dict[str, dict[str, Any]] = {}
+        self._elsewhere: set[int] = set()  # the addresses of what Lightning's checkpoints hold
+        self._seen: set[int] = set()
+        self._paths: dict[int, str] = {}  # of objects of the user's own
+        self._objects: dict[str, Any] = {}
+        if trainer is not None:
+            self._training(trainer)
+        self._loaders(loaders)
+
+    def _training(self, trainer: pl.Trainer) -> None:
         module = trainer.lightning_module
         self._elsewhere = {address(one) for one in (*module.parameters(), *module.buffers())} - {0}
         self._seen = {id(trainer), *map(id, module.modules())}
@@ -115,18 +131,18 @@ class Walk:
         for place, one in enumerate(trainer.optimizers):
             self._attributes(f"optimizer {place}", one, _OF_OPTIMIZERS)
         self._attributes("trainer", trainer, _of_trainers())
-        if trainer.train_dataloader is not None:
-            self._loaders(trainer.train_dataloader)
 
     def values(self) -> dict[str, Any]:
         """The plain forms."""
         return {name: place.node for name, place in self.places.items()}
 
-    def restore(self, name: str, value: Any) -> None:
-        """Replace a value; an attribute may be missing so far."""
+    def restore(self, name: str, node: Any, device: torch.device) -> None:
+        """Replace a value by a plain form; an attribute may be missing so far."""
         path, _, attribute = name.rpartition(".")
+        known = isinstance(node, list) and node[0] == _AT
+        value = self._objects.get(node[1]) if known else unpacked(node, device)
         if (place := self.places.get(name)) is not None:
-            place.restore(put(value, place.held))
+            place.restore(value if known else put(value, place.held))
         elif path in self.holders:
             self.holders[path][attribute] = value
 
@@ -144,22 +160,31 @@ class Walk:
         Without a plain form they are left out if the user ``saves`` them himself.
         """
         self._seen.add(id(holder))
+        self._paths.setdefault(id(holder), path)
+        self._objects.setdefault(path, holder)
         private = type(holder).__module__.partition(".")[0] in ("lightning", "torch")
         held = self.holders[path] = getattr(holder, "__dict__", {})
         for name in _slots(holder):
             self._value(
-                f"{path}.{name}", getattr(holder, name), partial(setattr, holder, name), depth
+                f"{path}.{name}",
+                getattr(holder, name),
+                partial(object.__setattr__, holder, name),  # also if it is frozen
+                depth,
             )
+        if isinstance(holder, HyperparametersMixin):
+            for name, value in holder.hparams.items():
+                put_back = partial(holder.hparams.__setitem__, name)
+                self._value(f"{path}.hparams[{name!r}]", value, put_back, depth, saves=saves)
         for name, value in list(held.items()):
             ours = name.startswith("_optuna_deadline")
             if name not in known and not ours and not (private and name.startswith("_")):
                 key = f"{path}.{name}" if path else name
                 self._value(key, value, partial(held.__setitem__, name), depth, saves=saves)
 
-    def _loaders(self, loaders: Any) -> None:
+    def _loaders(self, loaders: Sequence[Any]) -> None:
         """Add what the user's datasets, samplers and functions of training's loaders count."""
         self._data = True
-        for place, loader in enumerate(CombinedLoader(loaders).flattened):
+        for place, loader in enumerate(loaders):
             parts = [
                 (f"loader {place}.{name}", getattr(loader, name, None))
                 for name in ("dataset", "batch_sampler", "sampler", "collate_fn")
@@ -218,7 +243,7 @@ class Walk:
                 key = f"variable {owner.__qualname__ + '.' if held is own else ''}{name}"
                 if isinstance(held[name], FunctionType):
                     self._inside(key, held[name])
-                elif type(held[name]) in (bool, int, float, str, torch.Tensor, *_CONTAINERS):
+                elif type(held[name]) in _VARIABLES or isinstance(held[name], Enum):
                     self._value(key, held[name], partial(restore, name), _DEEP)
 
     def _value(
@@ -255,11 +280,14 @@ class Walk:
         elif (
             depth < _DEEP
             and id(value) not in self._seen
-            and not isinstance(value, type)
+            and not isinstance(value, (type, Enum))
             and not (_is_installed if self._data else _of_a_library)(type(value))
             and (hasattr(value, "__dict__") or _slots(value))
         ):
+            self.places[key] = Place(Lost(type(value)), value, restore)
             self._attributes(key, value, depth=depth + 1)
+        elif id(value) in self._paths:  # it has another name, too, and that one may change
+            self.places[key] = Place([_AT, self._paths[id(value)]], value, restore)
         else:
             self.places[key] = Place(plain, value, restore)
             if isinstance(value, FunctionType):

@@ -7,7 +7,7 @@ to resume from.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +139,19 @@ def waiting(
     model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> dict[str, torch.Tensor]:
     """The gradients that no step has used yet, by parameter."""
+    return held(model, optimizers, lambda gradient: not _is_used(gradient))
+
+
+def held(
+    model: nn.Module,
+    optimizers: Iterable[torch.optim.Optimizer],
+    wanted: Callable[[torch.Tensor], bool] = lambda _: True,
+) -> dict[str, torch.Tensor]:
+    """The gradients, by parameter."""
     return {
         name: parameter.grad.detach()
         for name, parameter in trained(model, optimizers)
-        if parameter.grad is not None and not _is_used(parameter.grad)
+        if parameter.grad is not None and wanted(parameter.grad)
     }
 
 
@@ -153,11 +162,7 @@ def kept(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> dict[
     known of that.
     """
     keeping = [one for one in optimizers if not getattr(one, _CLEARED, False)]
-    return {
-        name: parameter.grad.detach()
-        for name, parameter in trained(model, keeping)
-        if parameter.grad is not None and _is_used(parameter.grad)
-    }
+    return held(model, keeping, _is_used)
 
 
 def put_back(

@@ -7,6 +7,7 @@ import signal
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import Flag
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +27,15 @@ from torch import nn
 
 from optuna_deadline.segments import SegmentEnd
 
+
+class Access(Flag):
+    READ, WRITE = 1, 2
+
+
 CPU = torch.device("cpu")
 VALUES: dict[str, Any] = {
     "none": None,
+    "members of enumerations": [elastic_nets.Phase.HOT, Access.READ | Access.WRITE],
     "numbers": [True, 3, 0.1, float("inf")],
     "texts": ("a", "b"),
     "a losses' list": [torch.tensor(0.5), torch.tensor(0.25)],
@@ -338,7 +345,12 @@ def test_as_many_slots_go_on_with_their_own_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("net", "named"), [("grows", "more.weight"), ("swaps its optimizer", "optimizer 0")]
+    ("net", "named"),
+    [
+        ("grows", "more.weight"),
+        ("swaps its optimizer", "optimizer 0"),
+        ("renames a part", "the name chosen"),
+    ],
 )
 def test_what_a_new_process_would_not_build_ends_where_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, net: str, named: str

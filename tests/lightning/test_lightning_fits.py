@@ -8,6 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from elastic_harness import Plan, run_segment
 from left_segments import train_in_segments
 from lightning.pytorch.callbacks import EarlyStopping
 from optuna_deadline_lightning import DeadlineCallback
@@ -53,6 +54,11 @@ def cross_validate(trial: Any) -> list[float]:
         )
         values += [trainer.callback_metrics["val_loss"].item(), float(model.layer.weight.sum())]
     return values
+
+
+def test_a_second_fit_with_the_same_callback_is_refused(tmp_path: Path) -> None:
+    [rank] = run_segment(Plan(str(tmp_path), epochs=1, extras=("second fit",)))
+    assert 'fit="stage-2"' in rank["error"] and len(rank["reports"]) == 1
 
 
 @pytest.mark.slow

@@ -293,3 +293,15 @@ def test_only_the_first_trial_runs_the_sanity_validation(
     make = lambda trial: DeadlineCallback(trial, "val_loss")  # noqa: E731
     study.optimize(objective(make, also=Noting(), **options), n_trials=2)
     assert trials == checked
+
+
+def test_a_second_trainer_with_the_same_callback_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
+    callback = DeadlineCallback(trial, "val_loss")
+    train = objective(lambda _: callback)
+    train(trial)
+    assert "has reported another fit" not in caplog.text
+    train(trial)
+    assert "has reported another fit" in caplog.text and 'fit="stage-2"' in caplog.text
