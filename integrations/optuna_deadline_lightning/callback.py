@@ -33,6 +33,7 @@ from optuna_deadline_lightning.loaders import LoaderRequests
 from optuna_deadline_lightning.loggers import LoggerRuns
 from optuna_deadline_lightning.options import (
     before_runs,
+    config_is_saved,
     elastic_options,
     hush,
     leave_nothing,
@@ -236,7 +237,7 @@ class DeadlineCallback(Callback):
             file = self.segment.folder / f"segment-{self.segment.fence:06d}-last.ckpt"
             callbacks = only_useful(trainer, last=self, file=file)
             trainer.callbacks = callbacks  # type: ignore[attr-defined]
-            self._elastic.data.attach(trainer)
+            self._elastic.data.attach(trainer, self._elastic.attributes.before_request)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Connect the ranks."""
@@ -363,6 +364,8 @@ class DeadlineCallback(Callback):
         if self in trainer.callbacks:  # type: ignore[attr-defined]
             refuse_strategy(trainer.strategy)
             refuse_other_slots(trainer, self.segment.rank, self.segment.world_size)
+            if self.segment.checked or self.segment.resume is not None:
+                config_is_saved(trainer.callbacks)  # type: ignore[attr-defined]
             if self.segment.checked:
                 leave_nothing(trainer, self.segment.folder)
             elif not self._looked and trainer.loggers:

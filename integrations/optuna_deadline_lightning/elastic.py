@@ -33,6 +33,7 @@ from optuna_deadline_lightning.reporting import ReportSteps, numbers
 from optuna_deadline_lightning.scaling import ScaledFit
 
 _log = logging.getLogger(__name__)
+_AT_END = -2  # of an epoch, in place of a batch
 
 
 def holdings(trainer: pl.Trainer) -> TrainingObjects:
@@ -122,8 +123,8 @@ class ElasticFit:
     # ---- the data
 
     def reseed(self, epoch: int, batch: int, *part: int) -> None:
-        """Seed a position in training, whatever ran before it."""
-        place = self._seed, epoch, batch, self.segment.rank
+        """Seed a position in training, whatever ran before it; between epochs all ranks alike."""
+        place = self._seed, epoch, batch, self.segment.rank if batch >= 0 else 0
         reseed(*place, *part, own=self.data.generators)
 
     def weight(self, batch: int) -> float:
@@ -250,7 +251,11 @@ class ElasticFit:
         self.controller.end_fit(trainer.global_step)
 
     def end_epoch(self, trainer: pl.Trainer) -> None:
-        """Combine the epoch's means and sums over all slots."""
+        """Combine the epoch's means and sums over all slots, and seed the hooks that follow.
+
+        A trial that pauses after a validation comes back here.
+        """
+        self.reseed(trainer.current_epoch, _AT_END)
         results.combine(trainer, self.controller.consensus)
 
     def alive(self, trainer: pl.Trainer) -> None:
@@ -301,7 +306,10 @@ class ElasticFit:
         return {
             "position": [epoch, step],
             "order": fingerprints(
-                self._samplers, *self._base_position(epoch, step), self.segment.world_size
+                self._samplers,
+                *self._base_position(epoch, step),
+                self.segment.world_size,
+                lasting=not trainer.reload_dataloaders_every_n_epochs,  # type: ignore[attr-defined]
             ),
             "best": self.controller.best.value,
             "reported": self.controller.reported,

@@ -52,8 +52,12 @@ class TrainingData:
         self._limit: int | None = None  # of an epoch, in batches
         self.generators = Generators()  #: of the data and the modules, which are seeded too
 
-    def attach(self, trainer: pl.Trainer) -> None:
+    def attach(self, trainer: pl.Trainer, before_request: Callable[[], None]) -> None:
         """Take over the data of a trainer that has it attached and has not asked for it yet.
+
+        Args:
+            trainer: The trainer.
+            before_request: Called before the data is requested.
 
         Raises:
             DeadlineError: Lightning would change the data itself.
@@ -70,7 +74,12 @@ class TrainingData:
         # The one place that sees loaders passed to `fit`, from the module and from a data module.
         source = trainer.fit_loop._data_source
         ask = source.dataloader
-        source.dataloader = lambda: self._on_data_requested(ask(), trainer)  # type: ignore[method-assign]
+
+        def request() -> Any:
+            before_request()
+            return self._on_data_requested(ask(), trainer)
+
+        source.dataloader = request  # type: ignore[method-assign]
 
     def _on_data_requested(self, data: Any, trainer: pl.Trainer) -> Any:
         led = self.wrap(data, trainer.world_size)

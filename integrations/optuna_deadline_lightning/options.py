@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -152,6 +153,14 @@ def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:
                 f"{type(one).__name__} trains further layers from an epoch on, and slots do not "
                 "share the gradients of layers that are trained later.",
             )
+
+
+def config_is_saved(callbacks: Iterable[Callback]) -> None:
+    """Let ``LightningCLI`` save no configuration where it has: it would refuse to replace it."""
+    cli = sys.modules.get("lightning.pytorch.cli")  # takes a while to import
+    for one in callbacks:
+        if cli is not None and isinstance(one, cli.SaveConfigCallback):
+            one.already_saved = True
 
 
 def leave_nothing(trainer: pl.Trainer, folder: Path) -> None:

@@ -22,6 +22,7 @@ from optuna_deadline_lightning.packing import same
 from optuna_deadline_lightning.walk import Lost, Walk
 
 _log = logging.getLogger(__name__)
+_MODULE = ".state_dict"  # ends the name of a module, whose values may be too large to keep twice
 
 
 class PlainState:
@@ -36,6 +37,8 @@ class PlainState:
         self._trainer = trainer
         self._should_log = tells
         self._saved: Mapping[str, Any] = {}
+        self._kept: set[str] = set()  # names of what was saved, which stays so
+        self._asked: dict[str, Any] = {}  # when training data was last requested
         self._restored: set[str] = set()  # by the module, the data module or a callback
         self._checked: set[str] = set()  # changed by the sanity check
         self._first: dict[str, Any] | None = None  # at this segment's first step
@@ -91,14 +94,33 @@ class PlainState:
         self._first = walk.values()
         if not self._saved:
             return False
-        copied = self._copied()
-        trainer, each = self._trainer, self._saved["each"]
-        own = each[trainer.global_rank if len(each) == trainer.world_size else 0] if each else {}
-        for name, node in {**self._saved["all"], **own}.items():
-            if name not in self._restored:
-                walk.restore(name, node, trainer.strategy.root_device)
-        self._saved = {}
+        copied, saved = self._copied(), self._of_this_rank()
+        self._put_back(walk, saved)
+        self._saved, self._kept = {}, {*saved}
         return bool(_changed(copied, self._copied()))
+
+    def before_request(self) -> None:
+        """Put values back as they were at the last request for training data, and note them.
+
+        A ``train_dataloader`` may depend on what training changes. What training has changed since
+        then is put back by :meth:`begin`.
+        """
+        if self._saved:
+            then = {**self._of_this_rank(), **self._saved["asked"]}
+            for name in self._saved["later"]:
+                then.pop(name, None)
+            self._put_back(self._walk(), then)
+        self._asked = self._now()
+
+    def _of_this_rank(self) -> dict[str, Any]:
+        each, trainer = self._saved["each"], self._trainer
+        own = each[trainer.global_rank if len(each) == trainer.world_size else 0] if each else {}
+        return {**self._saved["all"], **own}
+
+    def _put_back(self, walk: Walk, nodes: Mapping[str, Any]) -> None:
+        for name, node in nodes.items():
+            if name not in self._restored:
+                walk.restore(name, node, self._trainer.strategy.root_device)
 
     def _copied(self) -> dict[str, Any]:
         """The values in the data that a loader copies to worker processes at an epoch's start."""
@@ -122,15 +144,17 @@ class PlainState:
         """The changed values, in plain numbers, texts and tensors; every rank calls it.
 
         Returns:
-            The values that all ranks have alike, and those of each rank.
+            The values that all ranks have alike and those of each rank. Of the last request for
+            training data: the values that were others, and the names that were not there.
         """
         if self._saved:  # not put back yet
             return dict(self._saved)
         now = self._now()
         first = now if self._first is None else self._first  # none before training has started
-        names = _changed(first, now) | (self._checked & now.keys())
-        lost = {name for name in names if isinstance(now[name], Lost)}
-        parts = consensus.gather({name: now[name] for name in now if name in names - lost})
+        changed = _changed(first, now) | ((self._checked | self._kept) & now.keys())
+        lost = {name for name in changed if isinstance(now[name], Lost)}
+        names = changed - lost
+        parts = consensus.gather({name: now[name] for name in now if name in names})
         alike = {
             name: node
             for name, node in parts[0].items()
@@ -140,7 +164,13 @@ class PlainState:
         lost &= {*first, *(name for name in lost if isinstance(now[name].shown, type))}
         self._warn(apart, sorted(lost))
         each = [{name: part[name] for name in apart if name in part} for part in parts]
-        return {"all": alike, "each": each if apart else []}
+        asked = {
+            name: self._asked[name]
+            for name in names & self._asked.keys()
+            if not name.endswith(_MODULE) and not same(self._asked[name], now[name])
+        }
+        later = sorted(names - self._asked.keys())
+        return {"all": alike, "each": each if apart else [], "asked": asked, "later": later}
 
     def _now(self) -> dict[str, Any]:
         return self._walk().values()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,9 +13,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from optuna_deadline_torch.data_digest import is_installed
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -124,7 +124,9 @@ class Walk:
         for place, one in enumerate(trainer.callbacks):  # type: ignore[attr-defined]
             users[f"{type(one).__qualname__} {place}"] = one
         for path, one in users.items():
-            if one is not None and not _of_a_library(type(one)):
+            if isinstance(one, LambdaCallback):
+                self._attributes(path, one)
+            elif one is not None and not _of_a_library(type(one)):
                 if one is not module:
                     self._attributes(path, one, _OF_DATA, saves=_saves(one))
                 self._variables(one)
@@ -343,8 +345,7 @@ def _of_a_library(kind: type | FunctionType) -> bool:
 
 def _is_installed(kind: type) -> bool:
     """Whether it is no code of the user's, such as a table or an image that is data."""
-    root = sys.modules.get(kind.__module__.partition(".")[0])
-    return _of_a_library(kind) or "-packages" in (getattr(root, "__file__", None) or "")
+    return _of_a_library(kind) or is_installed(kind)
 
 
 _OF_MODULES = frozenset(vars(pl.LightningModule()))

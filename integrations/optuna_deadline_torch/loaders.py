@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline_torch.data_digest import data_digest
 from optuna_deadline_torch.sampler import ElasticBatchSampler, SeededIndices
 from optuna_deadline_torch.seeding import Generators, reseed
 
@@ -205,6 +206,7 @@ def elastic_loader(loader: DataLoader[Any], deal: Deal) -> DataLoader[Any]:
             " persistent_workers=True, whose workers are kept between epochs too."
         )
     dealt = deal(loader.batch_sampler)
+    dealt.data = data_digest(loader.dataset)
     try:
         dealt.samples = len(loader.dataset)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):

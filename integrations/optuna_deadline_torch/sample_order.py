@@ -2,7 +2,7 @@
 
 A checkpoint names a position in an epoch. The position has the same meaning only if the epoch has
 the same batches in every segment and every rank. So a checkpoint holds a fingerprint of the
-batches before it, and training starts only if the loader draws them again.
+batches before it and a digest of the data, and training starts only if the loader has them again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ _MEND = (
 
 
 def fingerprints(
-    samplers: Sequence[ElasticBatchSampler], epoch: int, batch: int, slots: int
+    samplers: Sequence[ElasticBatchSampler],
+    epoch: int,
+    batch: int,
+    slots: int,
+    *,
+    lasting: bool = False,
 ) -> dict[str, Any]:
     """The fingerprints in a checkpoint, in plain numbers and texts.
 
@@ -30,6 +35,7 @@ def fingerprints(
         epoch: The next epoch.
         batch: The next batch of it.
         slots: Of the segment.
+        lasting: Whether all epochs have the same data.
     """
     loaders = []
     for sampler in samplers:
@@ -39,6 +45,7 @@ def fingerprints(
                 "size": sampler.batch_size if isinstance(sampler.batch_size, int) else None,
                 "batches": None if drawn is None else len(drawn.whole),
                 "dealt": None if drawn is None else drawn.digest(),
+                "data": sampler.data if batch or lasting else None,
             }
         )
     return {"slots": slots, "loaders": loaders}
@@ -82,7 +89,7 @@ def refuse_another_order(
                 " the same data in every slot."
             )
     if saved is not None:
-        now = fingerprints(samplers, epoch, batch, consensus.world_size)
+        now = fingerprints(samplers, epoch, batch, consensus.world_size, lasting=True)
         for sampler, one, other in zip(samplers, saved["loaders"], now["loaders"], strict=False):
             _compare(sampler, epoch, one, other, (saved["slots"], now["slots"]))
 
@@ -122,6 +129,12 @@ def _compare(
             f"Epoch {epoch} has {now['batches']} batches, and it had {saved['batches']} when the"
             " trial's checkpoint was made: build the training loader from the same data, with the"
             " same batch size, in every segment."
+        )
+    if saved["data"] is not None and saved["data"] != now["data"]:
+        raise DeadlineError(
+            "The training data is not what it was when the trial's checkpoint was made: read or"
+            " make the same in every segment, or keep what it depends on in on_save_checkpoint or"
+            " in the loop's state."
         )
     if begun and saved["dealt"] != now["dealt"]:
         raise DeadlineError(

@@ -106,6 +106,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self.steps: int | None = None  #: its length, if that is not the number of batches
         self.limit: int | None = None  #: batches of an epoch, if the user's has no length
         self.samples: int | None = None  #: in the data, if known
+        self.data = ""  #: a digest of it
         self.epoch = 0
         self.start = 0
         self.cycles = False  #: whether it starts again within an epoch, as one of several may

@@ -33,6 +33,7 @@ class Access(Flag):
 
 
 CPU = torch.device("cpu")
+NOTHING: dict[str, Any] = {"all": {}, "each": [], "asked": {}, "later": []}
 VALUES: dict[str, Any] = {
     "none": None,
     "members of enumerations": [elastic_nets.Phase.HOT, Access.READ | Access.WRITE],
@@ -207,14 +208,14 @@ def test_what_slots_have_alike_and_what_one_has_is_not_worth_a_word(
 def test_a_checkpoint_of_before_the_first_step_has_what_there_is() -> None:
     alone: Any = SimpleNamespace(gather=lambda own: [own])
     first = slot(0, 1, Collecting())
-    assert first.state(alone) == {"all": {}, "each": []}
+    assert first.state(alone) == NOTHING
     first.load(first.state(alone))  # as a search for a learning rate does
     module: Any = first._trainer.lightning_module
     first.begin_check()
     module.count += 1
     first.end_check()
     saved = first.state(alone)
-    assert saved == {"all": {"count": 1}, "each": []}
+    assert saved == NOTHING | {"all": {"count": 1}, "later": ["count"]}
     again = slot(0, 1, Collecting())
     again.load(saved)
     assert again.state(alone) == saved
@@ -230,7 +231,7 @@ def test_a_list_that_cannot_be_kept_is_told_once(caplog: pytest.LogCaptureFixtur
         one.begin()
         for _ in range(2):
             module.losses.append(object())
-            assert one.state(alone) == {"all": {}, "each": []}  # type: ignore[arg-type]
+            assert one.state(alone) == NOTHING  # type: ignore[arg-type]
     [record] = [one for one in caplog.records if one.name.startswith("optuna_deadline")]
     assert "These values start again" in record.message and ": losses." in record.message
 
@@ -378,6 +379,6 @@ def test_a_count_that_no_checkpoint_can_hold_is_named(caplog: pytest.LogCaptureF
     one.begin()
     next(module.steps)
     next(module.drawn)
-    assert one.state(alone) == {"all": {}, "each": []}  # type: ignore[arg-type]
+    assert one.state(alone) == NOTHING  # type: ignore[arg-type]
     [record] = [one for one in caplog.records if one.name.startswith("optuna_deadline")]
     assert "comes back: drawn, steps. They" in record.message

@@ -79,3 +79,12 @@ def test_a_batch_that_the_objective_divides_by_the_slots_is_refused_at_an_epochs
     resume = first["published"][-1]["path"]
     for rank in run_segment(replace(plan, fence=2, ranks=2, resume=resume)):
         assert "pass the batch size of the whole step" in rank["error"] and rank["steps"] == []
+
+
+def test_data_that_has_become_another_is_refused(tmp_path: Path) -> None:
+    reload = {"reload_dataloaders_every_n_epochs": 1}
+    plan = Plan(str(tmp_path), net="labels its data", training="elastic_nets", trainer=reload)
+    [first] = run_segment(replace(plan, leave_at=2))
+    resume = first["published"][-1]["path"]
+    [again] = run_segment(replace(plan, fence=2, resume=resume))
+    assert "is not what it was" in again["error"] and again["steps"] == []

@@ -6,14 +6,15 @@ import csv
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import pytest
 import torch
-from elastic_harness import Plan, PlayedSegment, PlayedTrial
+from elastic_harness import Plan, PlayedSegment, PlayedTrial, Seen
 from elastic_training import Net, data
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from optuna_deadline_lightning import DeadlineCallback
 from torch.utils.data import DataLoader
@@ -35,6 +36,13 @@ class Logged(Net):
         loss = super().training_step(batch, batch_idx)
         self.log("loss", loss)
         return loss
+
+
+class Configured(Net):
+    of: ClassVar[Any]
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__(*self.of)
 
 
 def trained(
@@ -162,3 +170,24 @@ def test_a_training_that_is_only_checked_writes_no_logs(tmp_path: Path) -> None:
     trainer.fit(Logged(plan, {}, segment), training, held_out)
     assert [one.name for one in tmp_path.iterdir()] == ["trial"]
     assert Path(kept.best_model_path).parent == tmp_path / "trial" / "kept"
+
+
+def test_a_command_line_of_lightning_saves_its_configuration_once(tmp_path: Path) -> None:
+    resume, segments = None, 0
+    for fence in range(1, 60):
+        plan = Plan(str(tmp_path), fence=fence, leave_at=0, resume=resume, epochs=1)
+        segment, training = PlayedSegment(plan, rank=0), data(plan.samples)
+        deadline = DeadlineCallback(PlayedTrial(segment), "val_acc")
+        Configured.of = plan, Seen(), segment
+        cli = LightningCLI(Configured, run=False, args=["--trainer.max_epochs=1"])
+        trainer = cli.instantiate_trainer(
+            logger=CSVLogger(tmp_path), callbacks=[deadline], **deadline.trainer_options()
+        )
+        loaders = DataLoader(training[0], 16), DataLoader(training[1], 20)
+        try:
+            trainer.fit(cli.model, *loaders, ckpt_path=deadline.ckpt_path)
+            break
+        except SegmentEnd:
+            resume, segments = segment.published[-1]["path"], segments + 1
+    assert segments > 3
+    assert [path.name for path in tmp_path.rglob("config.yaml")] == ["config.yaml"]
