@@ -25,7 +25,7 @@ class Ear:
 class FakeSegment(FolderCheckpoints):
     """A segment of one slot whose checkpoints are files in a folder."""
 
-    elastic, rank, world_size, direction = True, 0, 1, "minimize"
+    elastic, rank, world_size, direction, checked = True, 0, 1, "minimize", False
 
     def __init__(self, folder: Path, fence: int, resume: Path | None, leave_at: int) -> None:
         self.folder, self.fence, self.resume = folder, fence, resume
@@ -58,8 +58,17 @@ class FakeSegment(FolderCheckpoints):
 class FakeTrial:
     number = 0
 
-    def __init__(self, segment: Any, reports: dict[int, float]) -> None:
+    def __init__(
+        self,
+        segment: Any,
+        reports: dict[int, float],
+        attributes: dict[str, Any] | None = None,
+    ) -> None:
         self.segment, self.reports = segment, reports
+        self.user_attrs = {} if attributes is None else attributes
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self.user_attrs[key] = value
 
     def report(self, value: float, step: int) -> None:
         self.reports.setdefault(step, value)
@@ -69,13 +78,13 @@ def train_in_segments(
     folder: Path, objective: Callable[[Any], Any], leave_at: int
 ) -> tuple[Any, dict[int, float], int]:
     """What an objective returns that leaves at each so many looks; its reports and segments."""
-    reports: dict[int, float] = {}
+    reports, attributes = dict[int, float](), dict[str, Any]()
     resume: Path | None = None
     for fence in range(1, 100):
         (own := folder / str(fence)).mkdir(parents=True)
         segment = FakeSegment(own, fence, resume, leave_at if fence < 20 else 10**9)
         try:
-            return objective(FakeTrial(segment, reports)), reports, fence
+            return objective(FakeTrial(segment, reports, attributes)), reports, fence
         except SegmentEnd:
             resume = segment.saved or resume
     raise AssertionError("the trial does not end")

@@ -28,6 +28,7 @@ from optuna_deadline_transformers.draws import SeededTraining
 from optuna_deadline_transformers.losses import mend_loss
 from optuna_deadline_transformers.reports import ReportAxis
 from optuna_deadline_transformers.room import DiskRoom
+from optuna_deadline_transformers.runs import continue_runs, note_runs
 from optuna_deadline_transformers.slots import (
     StepBatch,
     note_batch,
@@ -172,6 +173,10 @@ class DeadlineCallback(TrainerCallback):
                 "Under a worker the best model is the trial's checkpoint, and the trainer has the "
                 "last one at its end."
             )
+        if self.segment.checked:
+            args.report_to = []
+        elif args.report_to:
+            continue_runs(self.trial, str(args.output_dir))
         args.save_strategy, args.save_only_model = SaveStrategy.NO, False
         args.ignore_data_skip = False
         args.restore_callback_states_from_checkpoint = True
@@ -203,6 +208,7 @@ class DeadlineCallback(TrainerCallback):
             if self.monitor in entry:
                 self._value = float(entry[self.monitor])
                 self._best.improved(self._value)
+        note_runs(self.trial)
         self._reported = axis.passed(state)
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader)
         self._term.install()

@@ -20,6 +20,7 @@ from left_segments import FakeSegment, FakeTrial, train_in_segments
 from optuna.trial import TrialState
 from optuna_deadline_transformers import DeadlineCallback
 from optuna_deadline_transformers.slots import StepBatch, one_slot_only
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_bert import accuracy, make_model, train
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from worker_objective import Scripted
@@ -103,6 +104,24 @@ def test_a_checkpoint_is_a_folder_of_the_trainers(tmp_path: Path) -> None:
     )
     assert judge.evaluate()["eval_loss"] == pytest.approx(min(trial.reports.values()))
     assert not list((tmp_path / "out").glob("checkpoint-*")), "only the worker's folder has it"
+
+
+def test_a_trial_has_one_run_of_a_logger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("TENSORBOARD_LOGGING_DIR", "WANDB_RUN_ID", "WANDB_RESUME")
+
+    def in_a_new_process(trial: Any) -> Any:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+        logs = {"report_to": ["tensorboard"], "logging_strategy": "steps", "logging_steps": 1}
+        return train(trial, tmp_path, **logs)
+
+    for name in names:  # set back after the test
+        monkeypatch.setenv(name, "")
+    _, _, segments = train_in_segments(tmp_path, in_a_new_process, 3)
+    [folder] = {path.parent for path in tmp_path.rglob("events.out*")}
+    assert segments > 2 and folder.parent == tmp_path / "out" / "runs"
+    found = EventAccumulator(str(folder)).Reload()
+    assert [one.step for one in found.Scalars("train/loss")] == list(range(1, 13))
 
 
 @pytest.mark.parametrize("leave_at", [10**9, 2])
