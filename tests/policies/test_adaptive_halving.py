@@ -207,6 +207,18 @@ class TestCourse:
         done = longest_course(pool, STEPS, kept, [16] * 8, 8, Limits(300.0))
         assert done.counts[0] > new.counts[0]
 
+    def test_the_second_look_of_the_first_trials_is_counted(self) -> None:
+        pool = Pool(2, [1], Speedup({}), 1.0, 0.5)
+        laid = [
+            longest_course(pool, STEPS, [0.3] * 6, [], 0, Limits(150.0), first)
+            for first in (0, 6, 12)
+        ]
+        assert laid[0].counts[0] > laid[1].counts[0] > laid[2].counts[0]
+        assert all(one.fits(Limits(150.0)) for one in laid)
+        passed = [0.3**place for place in range(7)]
+        apart = [_courses(pool, STEPS, [], 0, math.inf, first)(20, passed) for first in (0, 12)]
+        assert apart[0].counts == apart[1].counts, "as many as before go on by their rank"
+
     def test_where_all_that_there_are_fit_more_go_on(self) -> None:
         pool = Pool(4, [1, 2, 4], Speedup({}), 1.0, 0.0)
         few = longest_course(pool, STEPS, [0.3] * 6, [], 0, Limits(400.0, trials=10))

@@ -107,6 +107,7 @@ def longest_course(
     progress: Sequence[int],
     opened: int,
     limits: Limits,
+    unselected: int = 0,
 ) -> Course:
     """The course with the most trials that fits.
 
@@ -119,8 +120,9 @@ def longest_course(
         progress: The steps of the trials so far.
         opened: Trials that were opened.
         limits: What is left.
+        unselected: The first so many trials go to the second rung whatever they score.
     """
-    course = _courses(pool, steps, progress, opened, limits.trials)
+    course = _courses(pool, steps, progress, opened, limits.trials, unselected)
     passed = list(accumulate(shares, lambda a, b: a * b, initial=1.0))
     tried = _tried(int(min(limits.trials, _MOST)))
     # Below the number of slots gangs change with each trial, and more may take less time.
@@ -141,7 +143,12 @@ def longest_course(
 
 
 def _courses(
-    pool: Pool, steps: Sequence[int], progress: Sequence[int], opened: int, most: float
+    pool: Pool,
+    steps: Sequence[int],
+    progress: Sequence[int],
+    opened: int,
+    most: float,
+    unselected: int = 0,
 ) -> Callable[[float, Sequence[float]], Course]:
     """Courses by their number of trials and the shares that reach each rung."""
     done = sorted(progress)
@@ -162,9 +169,12 @@ def _courses(
             if count < pool.slots:
                 count = int(min(most, max(count, pool.slots // pool.gang(max(1, count)))))
             counts.append(min(count, counts[-1]) if counts else count)
-        slots = 0
+        slots, trained = 0, [*counts]
+        if len(counts) > 1:  # selected, or one of the first
+            first = round(min(counts[0], unselected) * (1 - passed[1]))
+            trained[1] = min(counts[0], counts[1] + first)
         for count, (length, reached, part) in zip(
-            reversed(counts), reversed(behind), strict=False
+            reversed(trained), reversed(behind), strict=False
         ):
             if (left := max(0, count - reached)) > 0:
                 seconds = pool.seconds(left, max(0.0, left * length - part))

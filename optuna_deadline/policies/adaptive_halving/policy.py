@@ -113,7 +113,7 @@ class AdaptiveHalving(Resources):
 
         def lay(pool: Pool, seconds: float, slot_seconds: float) -> Course:
             limits = Limits(seconds, slot_seconds, most)
-            return longest_course(pool, steps, kept, progress, len(opened), limits)
+            return longest_course(pool, steps, kept, progress, len(opened), limits, _FIRST)
 
         pool, course, until = _choose_pool(snapshot, pool, lay)
         wanted = None
