@@ -164,12 +164,17 @@ class PlainState:
         lost &= {*first, *(name for name in lost if isinstance(now[name].shown, type))}
         self._warn(apart, sorted(lost))
         each = [{name: part[name] for name in apart if name in part} for part in parts]
-        asked = {
+        then = {
             name: self._asked[name]
             for name in names & self._asked.keys()
-            if not name.endswith(_MODULE) and not same(self._asked[name], now[name])
+            if not isinstance(self._asked[name], Lost)
         }
-        later = sorted(names - self._asked.keys())
+        asked = {
+            name: node
+            for name, node in then.items()
+            if not name.endswith(_MODULE) and not same(node, now[name])
+        }
+        later = sorted(names - then.keys())
         return {"all": alike, "each": each if apart else [], "asked": asked, "later": later}
 
     def _now(self) -> dict[str, Any]:

@@ -142,7 +142,9 @@ class Walk:
         """Replace a value by a plain form; an attribute may be missing so far."""
         path, _, attribute = name.rpartition(".")
         known = isinstance(node, list) and node[0] == _AT
-        value = self._objects.get(node[1]) if known else unpacked(node, device)
+        if known and node[1] not in self._objects:
+            return
+        value = self._objects[node[1]] if known else unpacked(node, device)
         if (place := self.places.get(name)) is not None:
             place.restore(value if known else put(value, place.held))
         elif path in self.holders:
