@@ -120,6 +120,13 @@ def logging_as_before() -> Iterator[None]:
     logger.propagate = propagates
 
 
+@pytest.fixture
+def event_files_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number TensorBoard's files as a new process does: of one second, it reads 10 before 9."""
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(0))
+
+
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """One server for the run: our own, or the one that OPTUNA_DEADLINE_TEST_URL names."""

@@ -106,6 +106,7 @@ def test_a_checkpoint_is_a_folder_of_the_trainers(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("checkpoint-*")), "only the worker's folder has it"
 
 
+@pytest.mark.usefixtures("event_files_from_0")
 def test_a_trial_has_one_run_of_a_logger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("TENSORBOARD_LOGGING_DIR", "WANDB_RUN_ID", "WANDB_RESUME")
 

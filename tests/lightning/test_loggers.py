@@ -105,6 +105,7 @@ def scalars(root: Path) -> list[Any]:
     return found
 
 
+@pytest.mark.usefixtures("event_files_from_0")
 def test_tensorboard_has_one_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     trained(tmp_path / "still", TensorBoardLogger, None, False)
