@@ -16,6 +16,7 @@ from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.directives import KEEP, Directive
 from optuna_deadline.errors import at_most
 
+RUNS = "optuna_deadline:runs"  #: attribute of a trial: the runs of its loggers
 MAX_REGIME = 40  #: characters of the name of a regime
 
 _logger = logging.getLogger("optuna_deadline")

@@ -16,8 +16,7 @@ from lightning.pytorch.loggers import (
     WandbLogger,
 )
 
-#: The attribute of a trial with the runs of its loggers.
-RUNS = "optuna_deadline:runs"
+from optuna_deadline.segments import RUNS
 
 _Rows = list[dict[str, str]]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, LambdaCallback
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch.data_digest import is_installed
@@ -124,12 +124,14 @@ class Walk:
         for place, one in enumerate(trainer.callbacks):  # type: ignore[attr-defined]
             users[f"{type(one).__qualname__} {place}"] = one
         for path, one in users.items():
-            if isinstance(one, LambdaCallback):
-                self._attributes(path, one)
-            elif one is not None and not _of_a_library(type(one)):
+            if one is not None and not _of_a_library(type(one)):
                 if one is not module:
                     self._attributes(path, one, _OF_DATA, saves=_saves(one))
                 self._variables(one)
+            elif one is not None:  # it may hold the user's functions
+                for name, value in vars(one).items():
+                    if isinstance(value, FunctionType):
+                        self._inside(f"{path}.{name}", value)
         for place, one in enumerate(trainer.optimizers):
             self._attributes(f"optimizer {place}", one, _OF_OPTIMIZERS)
         self._attributes("trainer", trainer, _of_trainers())
@@ -141,10 +143,12 @@ class Walk:
     def restore(self, name: str, node: Any, device: torch.device) -> None:
         """Replace a value by a plain form; an attribute may be missing so far."""
         path, _, attribute = name.rpartition(".")
-        known = isinstance(node, list) and node[0] == _AT
-        if known and node[1] not in self._objects:
-            return
-        value = self._objects[node[1]] if known else unpacked(node, device)
+        if known := isinstance(node, list) and node[0] == _AT:
+            if node[1] not in self._objects:
+                return
+            value = self._objects[node[1]]
+        else:
+            value = unpacked(node, device)
         if (place := self.places.get(name)) is not None:
             place.restore(value if known else put(value, place.held))
         elif path in self.holders:

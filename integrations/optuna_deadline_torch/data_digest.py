@@ -16,6 +16,7 @@ import torch
 
 _MOST = 64  # items of an array or a list, spread evenly
 _DEEP = 5  # objects within objects
+_ALL = 20_000  # facts in all: lists of lists of lists have more items than can be looked at
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
@@ -36,8 +37,11 @@ class _Digesting:
     def __init__(self, digest: Any) -> None:
         self._digest = digest
         self._seen: set[int] = set()
+        self._left = _ALL
 
     def add(self, value: Any, depth: int) -> None:
+        if self._left <= 0:
+            return
         if isinstance(value, torch.Tensor):
             if value.layout is torch.strided and not value.is_quantized:
                 some = torch.tensor(_some(value.numel()), dtype=torch.long, device=value.device)
@@ -66,6 +70,7 @@ class _Digesting:
             self.add(item, depth - 1)
 
     def _note(self, *facts: Any) -> None:
+        self._left -= len(facts)
         for fact in facts:
             self._digest.update(fact if isinstance(fact, bytes) else repr(fact).encode())
 

@@ -60,12 +60,7 @@ class TrainingState:
         """The whole present state; training may change it later."""
         return {
             "state_dict": self.model.state_dict(),
-            "states": {
-                name: one.state_dict()
-                if plain_data.has_state(one)
-                else plain_data.state_of(name, one)
-                for name, one in self._others.items()
-            },
+            "states": {name: _state_of(name, one) for name, one in self._others.items()},
             "gradients": waiting(self.model, self.optimizers) | kept(self.model, self.optimizers),
             "optuna_deadline": dict(position),
         }

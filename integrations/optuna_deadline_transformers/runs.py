@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-#: The attribute of a trial with its runs, by the environment variables that loggers read.
-RUNS = "optuna_deadline:runs"
+from optuna_deadline.segments import RUNS
+
 _MLFLOW = "MLFLOW_RUN_ID"
 
 
@@ -41,4 +41,5 @@ def note_runs(trial: Any) -> None:
 
 
 def _runs(trial: Any) -> dict[str, str]:
+    """By the environment variables that loggers read."""
     return dict(getattr(trial, "user_attrs", {}).get(RUNS, {}))

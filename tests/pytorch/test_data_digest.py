@@ -55,3 +55,10 @@ def test_what_differs_between_processes_is_left_out() -> None:
 def test_any_data_has_a_digest() -> None:
     for data in (None, object(), [], Held(), torch.zeros(0), np.array(["a", None]), X.to_sparse()):
         assert len(data_digest(data)) == 16
+
+
+def test_lists_of_lists_take_no_longer_than_others() -> None:
+    within: Any = [0] * 64
+    for _ in range(4):
+        within = [within] * 64
+    assert len(data_digest(Held(data=within))) == 16
