@@ -235,6 +235,33 @@ class TestPlan:
         plan = POLICY.plan(snapshot(*paused, left=2000.0, slots=2))
         assert plan.start == 2 and plan.gate_open
 
+    @pytest.mark.parametrize(
+        ("study", "left", "starts"), [(190, 90, 1), (180, 80, 0), (100, 49, 1), (100, 40, 0)]
+    )
+    def test_no_trial_starts_that_could_not_reach_the_last_rung(
+        self, study: float, left: float, starts: int
+    ) -> None:
+        """The last rung is step 81, or step 46 where half of the study has time for no more."""
+        leader, other = trial(0, [1.0] * 81, "complete"), trial(1, [0.5], "paused")
+        late = snapshot(leader, other, left=left, slots=1)
+        assert POLICY.plan(replace(late, started=late.deadline - study)).start == starts
+
+    @pytest.mark.parametrize(
+        ("left", "held", "given"),
+        [(14.0, 1, {0: 1, 2: 1}), (10.5, 1, {0: 2}), (6.0, 1, {2: 2}), (6.0, 2, {0: 2})],
+    )
+    def test_at_the_last_moment_the_leader_takes_the_largest_gang(
+        self, left: float, held: int, given: dict[int, int]
+    ) -> None:
+        """Both slots bring the first one to step 81 in 9.9 s, and the last one in 5.5 s."""
+        leader, near = trial(0, [1.0] * 64, slots=held), trial(2, [0.9] * 72, "paused")
+        late = snapshot(
+            leader, trial(1, [0.5] * 8), near, left=left, slots=2, speedup=Speedup({2: 1.8})
+        )
+        plan = AdaptiveHalving(n_trials=3).plan(replace(late, started=late.deadline - 200))
+        orders = {number: order for number, order in plan.orders.items() if isinstance(order, Run)}
+        assert {number: order.slots for number, order in orders.items()} == given
+
     def test_a_trial_that_is_pinned_has_not_trained_to_its_end(self) -> None:
         """Else the time that it still needs would go to new trials."""
         leader, others = trial(0, [1.0] * 4), range(1, 16)
@@ -256,12 +283,12 @@ class TestPlan:
         alone = snapshot(trial(0, [0.9] * 40), *rest, left=30.0, slots=4, speedup=ALONE)
         assert policy.plan(alone).orders[0].slots == 1  # type: ignore[union-attr]
 
-    def test_the_first_eight_go_on_whatever_they_score(self) -> None:
+    def test_the_first_twelve_go_on_whatever_they_score(self) -> None:
         """Here ranks hold well and room is scarce: by its rank the worst would wait."""
         worst = trial(7, [-5.0], "paused")
         others = [trial(n, [float(n)] * 4, "paused") for n in (*range(7), *range(8, 40))]
         plan = AdaptiveHalving(n_trials=40).plan(
-            snapshot(worst, *others, left=60.0, slots=16, speedup=ALONE)
+            snapshot(worst, *others, left=90.0, slots=4, speedup=ALONE)
         )
         assert runs(plan, 7)
 

@@ -4,7 +4,8 @@ Trials are compared at rungs a doubling of steps apart. Where ranks at a rung pr
 the next one, few trials go on and the time pays for new ones; where they do not, all go on. With
 these shares a :mod:`course <optuna_deadline.policies.adaptive_halving.course>` is laid over the
 time that is left, anew in each plan: as many trials start as leave time for all later rungs and
-for the last ones to train in gangs. A trial pauses at a rung until it is due. The policy is ours.
+for the last ones to train in gangs. No trial starts that could not reach the last rung in time. A
+trial pauses at a rung until it is due. The policy is ours.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _BETTER = 1.1
 #: Doublings from the first rung to the last, as long as the length of a training is unknown.
 _OPEN_END = 4
 _TO_FIRST = "on its way to its first report"
+_LEADS = "the furthest and best, at the last moment to reach the last rung"
 _WAITS = Pause("not among the best of its rung")
 _LATE = Pause("waits for a slot")
 _BEATEN = Retire("cannot win: too many trials rank above it")
@@ -55,11 +57,14 @@ class Queue:
         due: On the way to a rung that they are to reach, the lowest rung first.
         early: May yet be due, once more trials have come to their rung.
         waiting: All others, the furthest and best first.
+        leading: The trials of which one is still to reach the last rung, the furthest and best
+            first; none once enough of them have.
     """
 
     due: list[SlotCandidate]
     early: list[SlotCandidate]
     waiting: list[SlotCandidate]
+    leading: list[TrialView]
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class AdaptiveHalving(Resources):
             return longest_course(pool, steps, kept, progress, len(opened), limits, _FIRST)
 
         pool, course, until = _choose_pool(snapshot, pool, lay)
-        wanted = None
+        last, wanted = LastRung(steps[-1], pool), None
         if snapshot.money is not None:
             wanted = max(pool.node, course.slots)
             snapshot = replace(snapshot, capacity=min(snapshot.capacity, wanted))
@@ -124,7 +129,7 @@ class AdaptiveHalving(Resources):
             pool = replace(pool, slots=max(1, snapshot.capacity), sizes=fitting)
         queue = _queue(opened, rungs, course, reliable, pool.step)
         goals = [*steps[:-1], max(steps[-1], self.last_step_of(view.horizon) or 0)]
-        placement = Placement(snapshot, pool, goals, until)
+        placement = Placement(snapshot, pool, goals, last, until)
         return replace(placement.plan(queue, course, opened, newcomers), pool_slots=wanted)
 
     def _rungs(
@@ -146,26 +151,62 @@ class AdaptiveHalving(Resources):
         return rungs_up_to(table, max(first, last))
 
 
-class Placement:
-    """Distributes the slots of one plan."""
+@dataclass(frozen=True)
+class LastRung:
+    """The last rung, which the largest gang of a pool is to reach.
 
-    def __init__(self, snapshot: Snapshot, pool: Pool, goals: Sequence[int], until: float) -> None:
+    Attributes:
+        step: Its step.
+        pool: The pool, whose slots may not all be there yet.
+    """
+
+    step: int
+    pool: Pool
+
+    def seconds(self, trial: TrialView | None = None) -> float:
+        """The time in which a trial, or a new one, reaches it."""
+        if trial is None:
+            return self.pool.seconds(1, self.step)
+        pace = (trial.step_seconds or self.pool.step) / self.pool.step
+        return self.pool.seconds(1, max(0, self.step - trial.step) * pace)
+
+
+class Placement:
+    """Distributes the slots of one plan.
+
+    Args:
+        snapshot: The study.
+        pool: What training costs.
+        goals: The rungs, the last one not before the end of a training.
+        last: The last rung.
+        until: When the course may change by time alone.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, pool: Pool, goals: Sequence[int], last: LastRung, until: float
+    ) -> None:
         self._snapshot, self._pool, self._goals, self._until = snapshot, pool, goals, until
+        self._last = last
         self._free = snapshot.capacity
         self._orders: dict[int, Order] = {}
 
     def plan(
         self, queue: Queue, course: Course, opened: Sequence[TrialView], newcomers: int | None
     ) -> Plan:
-        """Serve trials in their turn, new trials, due ones, early ones, then all others."""
+        """Serve trials in their turn, new trials, due ones, early ones, then all others.
+
+        At the last moment at which it still reaches the last rung, the leader has its turn first.
+        """
         pool, first = self._pool, self._goals[0]
         fresh = [trial for trial in opened if trial.alive and trial.step < first]
         in_time = self._in_time(pool.start + pool.step)
-        room = max(0, course.counts[0] - len(opened)) if in_time else 0
+        in_time_to_win = in_time and self._in_time(self._last.seconds())
+        room = max(0, course.counts[0] - len(opened)) if in_time_to_win else 0
         single = bool(room or fresh)  # gangs once no new trial is to be judged
         gang = 1 if single else pool.gang(max(1, len(queue.due)))
         others = len(queue.due) + len(queue.early) + len(queue.waiting)
         spare = 1 if single else pool.gang(max(1, others))
+        self._hurry(queue.leading)
         for trial in running_first(fresh):
             self._run(SlotCandidate(trial, _TO_FIRST), 1)
         for claim in queue.due:
@@ -188,6 +229,18 @@ class Placement:
             holds_until=self._until,
             looks={trial.number: self._next_goal(trial) for trial in opened if trial.alive},
         )
+
+    def _hurry(self, leading: Sequence[TrialView]) -> None:
+        """Give the largest gang to the first that reaches the last rung in it, but not later."""
+        largest = self._pool.sizes[-1]
+        for trial in leading:
+            seconds = self._last.seconds(trial)
+            if trial.slots < largest and seconds > self._snapshot.time_left:
+                continue
+            pace = trial.step_seconds or self._pool.step  # slots change at its next step
+            if not self._in_time(seconds + pace):
+                self._run(SlotCandidate(trial, _LEADS), largest)
+            return
 
     def _next_goal(self, trial: TrialView) -> int:
         """The next rung that a trial reaches; beyond the last one, its next step."""
@@ -301,12 +354,14 @@ def _queue(
             )
             (due if rank < sure else early).setdefault(number, SlotCandidate(trial, reason))
     early = {number: claim for number, claim in early.items() if number not in due}
+    furthest = [trials[number] for number in _furthest_first(rungs) if trials[number].alive]
     waiting = [
-        SlotCandidate(trials[number], "a free slot that no trial above it can use")
-        for number in _furthest_first(rungs)
-        if number not in due and number not in early and trials[number].alive
+        SlotCandidate(trial, "a free slot that no trial above it can use")
+        for trial in furthest
+        if trial.number not in due and trial.number not in early
     ]
-    return Queue(list(due.values()), list(early.values()), waiting)
+    leading = furthest if len(rungs[-1].ranked) < course.counts[-1] else []
+    return Queue(list(due.values()), list(early.values()), waiting, leading)
 
 
 def _by_worth(rung: Rung, trials: dict[int, TrialView], pace: float) -> list[tuple[float, int]]:
