@@ -247,20 +247,27 @@ class TestPlan:
         assert POLICY.plan(replace(late, started=late.deadline - study)).start == starts
 
     @pytest.mark.parametrize(
-        ("left", "held", "given"),
-        [(14.0, 1, {0: 1, 2: 1}), (10.5, 1, {0: 2}), (6.0, 1, {2: 2}), (6.0, 2, {0: 2})],
+        ("left", "given"), [(14.0, {0: 1, 2: 1}), (10.5, {0: 2}), (6.0, {0: 2})]
     )
     def test_at_the_last_moment_the_leader_takes_the_largest_gang(
-        self, left: float, held: int, given: dict[int, int]
+        self, left: float, given: dict[int, int]
     ) -> None:
-        """Both slots bring the first one to step 81 in 9.9 s, and the last one in 5.5 s."""
-        leader, near = trial(0, [1.0] * 64, slots=held), trial(2, [0.9] * 72, "paused")
+        """Both slots bring it to step 81 in 9.9 s, and another one in 5.5 s."""
+        leader, near = trial(0, [1.0] * 64), trial(2, [0.9] * 72, "paused")
         late = snapshot(
             leader, trial(1, [0.5] * 8), near, left=left, slots=2, speedup=Speedup({2: 1.8})
         )
         plan = AdaptiveHalving(n_trials=3).plan(replace(late, started=late.deadline - 200))
         orders = {number: order for number, order in plan.orders.items() if isinstance(order, Run)}
         assert {number: order.slots for number, order in orders.items()} == given
+
+    def test_a_slow_leader_does_not_end_the_search(self) -> None:
+        """It would need six minutes in the largest gang, and a new trial a minute and a half."""
+        slow = replace(trial(0, [1.0] * 16), step_seconds=10.0)
+        others = [trial(n, [0.5] * 2, "paused") for n in range(1, 9)]
+        early = snapshot(slow, *others, left=100.0, slots=2, speedup=Speedup({2: 1.8}))
+        plan = POLICY.plan(replace(early, started=-100.0))
+        assert plan.start == 1 and plan.orders[0] == replace(plan.orders[0], slots=1)
 
     def test_a_trial_that_is_pinned_has_not_trained_to_its_end(self) -> None:
         """Else the time that it still needs would go to new trials."""

@@ -42,7 +42,7 @@ _BETTER = 1.1
 #: Doublings from the first rung to the last, as long as the length of a training is unknown.
 _OPEN_END = 4
 _TO_FIRST = "on its way to its first report"
-_LEADS = "the furthest and best, at the last moment to reach the last rung"
+_LEADS = "the furthest and best, late for the last rung"
 _WAITS = Pause("not among the best of its rung")
 _LATE = Pause("waits for a slot")
 _BEATEN = Retire("cannot win: too many trials rank above it")
@@ -231,16 +231,19 @@ class Placement:
         )
 
     def _hurry(self, leading: Sequence[TrialView]) -> None:
-        """Give the largest gang to the first that reaches the last rung in it, but not later."""
-        largest = self._pool.sizes[-1]
+        """Give the leader the largest gang once it would reach the last rung no more without it.
+
+        As long as a new trial could reach it, the leader is one that can reach it, too.
+        """
+        left, pool = self._snapshot.time_left, self._pool
+        over = self._last.seconds() > left
         for trial in leading:
             seconds = self._last.seconds(trial)
-            if trial.slots < largest and seconds > self._snapshot.time_left:
-                continue
-            pace = trial.step_seconds or self._pool.step  # slots change at its next step
-            if not self._in_time(seconds + pace):
-                self._run(SlotCandidate(trial, _LEADS), largest)
-            return
+            if over or seconds <= left:
+                pace = trial.step_seconds or pool.step  # slots change at its next step
+                if not self._in_time(seconds + pace):
+                    self._run(SlotCandidate(trial, _LEADS), pool.sizes[-1])
+                return
 
     def _next_goal(self, trial: TrialView) -> int:
         """The next rung that a trial reaches; beyond the last one, its next step."""
