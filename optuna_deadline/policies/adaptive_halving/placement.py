@@ -51,8 +51,8 @@ class LastRung:
         """The time in which a trial, or a new one, reaches it."""
         if trial is None:
             return self.pool.seconds(1, self.step)
-        pace = (trial.step_seconds or self.pool.step) / self.pool.step
-        return self.pool.seconds(1, max(0, self.step - trial.step) * pace)
+        alone = trial.seconds_to(self.step, self.pool.step) or 0.0
+        return self.pool.seconds(1, alone / self.pool.step)
 
 
 class Placement:

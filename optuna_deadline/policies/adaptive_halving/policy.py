@@ -4,8 +4,8 @@ Trials are compared at rungs a doubling of steps apart. Where ranks at a rung pr
 the next one, few trials go on and the time pays for new ones; where they do not, all go on. With
 these shares a :mod:`course <optuna_deadline.policies.adaptive_halving.course>` is laid over the
 time that is left, anew in each plan: as many trials start as leave time for all later rungs and
-for the last ones to train in gangs. No trial starts that could not reach the last rung in time. A
-trial pauses at a rung until it is due. The policy is ours.
+for the last ones to train in gangs. No trial starts that could not reach the last rung in time,
+unless its slot were idle. A trial pauses at a rung until it is due. The policy is ours.
 """
 
 from __future__ import annotations
