@@ -2,8 +2,10 @@
 
 A search has five parameters. Each configuration has a learning curve, which can be evaluated at
 any step, with a limit that depends on all parameters, a rate, and the seconds of a step. Studies
-run in virtual time under DeadlinePruner, one trial after the other. Regret is 0 for the final loss
-of the best of 20,000 random configurations and 1 for that of the median one.
+run in virtual time: under DeadlinePruner, one trial after the other, or with ``--slots`` under
+AdaptiveHalving, where a suggestion is replaced by the nearest of 1,500 drawn configurations that
+is not trained yet. Regret is 0 for the final loss of the best of 20,000 random configurations and
+1 for that of the median one.
 """
 
 from __future__ import annotations
@@ -20,19 +22,27 @@ from typing import Any
 
 import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler, QMCSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from benchmarks.accuracy.search import trials_of
 from benchmarks.measuring import Progress, machine, output_file, quiet, write_json
 from benchmarks.plain import mean_and_error
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.samplers._prospects import Situation
+from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline.simulation.environment import World
+from optuna_deadline.simulation.study import simulate
+from optuna_deadline.simulation.workload import Workload
 
 STEPS = 30
 TRAININGS = (3, 10, 30)  # whole trainings that fit before the deadline
 _DIMENSIONS = 5
+_DRAWN = 1500  # configurations of an elastic study's search
+_STEP = 10.0  # mean seconds of its steps: a start takes half of one
 _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "TPE": lambda seed: TPESampler(seed=seed),
     "GP": lambda seed: GPSampler(seed=seed),
@@ -123,8 +133,63 @@ def regret(search: Search, sampler: str, seed: int, trainings: int, helped: bool
     return (min(found) - search.lowest) / (search.median - search.lowest)
 
 
+class _Nearest:
+    """Chooses the configuration of a new trial of an elastic study by a sampler."""
+
+    def __init__(self, search: Search, sampler: BaseSampler, seed: int, helped: bool) -> None:
+        self._points = np.random.default_rng(seed).uniform(size=(_DRAWN, _DIMENSIONS))
+        self.workload = Workload(
+            f"search {seed}",
+            tuple(zip(*(-search.losses(self._points, k + 1) for k in range(STEPS)), strict=True)),
+            tuple(_STEP * search.step_seconds(point) for point in self._points),
+        )
+        self._parameters = [
+            {f"x{k}": float(value) for k, value in enumerate(point)} for point in self._points
+        ]
+        self._space: dict[str, BaseDistribution] = {
+            name: FloatDistribution(0, 1) for name in self._parameters[0]
+        }
+        self._situation = Situation(math.inf, None, {})
+        self._sampler = (
+            DeadlineSampler(sampler, look=lambda *_: self._situation) if helped else sampler
+        )
+
+    def __call__(self, world: World, number: int) -> int:
+        begun = world.configurations
+        seconds = {trial: self.workload.step_seconds[known] for trial, known in begun.items()}
+        self._situation = Situation(world.deadline - world.timeline.now(), STEPS, seconds)
+        study = optuna.create_study(direction="maximize", sampler=self._sampler)
+        study.add_trials(trials_of(world, self._parameters, self._space))
+        wanted = study.ask(self._space).params
+        distances = np.square(self._points - [wanted[name] for name in self._space]).sum(axis=1)
+        distances[list(begun.values())] = math.inf
+        return int(distances.argmin())
+
+
+def elastic_regret(
+    search: Search, sampler: str, seed: int, trainings: int, helped: bool, slots: int
+) -> float:
+    """The regret of one elastic study."""
+    chooser = _Nearest(search, _SAMPLERS[sampler](seed), seed, helped)
+    training = STEPS * statistics.fmean(chooser.workload.step_seconds)
+    found = simulate(
+        "adaptive_halving",
+        chooser.workload,
+        Cluster(slots=slots),
+        deadline=trainings * training / slots,
+        seed=seed,
+        search=chooser,
+    ).value
+    least = search.median if found is None else -found
+    return (least - search.lowest) / (search.median - search.lowest)
+
+
 def measure(
-    samplers: Sequence[str], seeds: int, trainings: Sequence[int], progress: Progress
+    samplers: Sequence[str],
+    seeds: int,
+    trainings: Sequence[int],
+    slots: int | None,
+    progress: Progress,
 ) -> list[dict[str, Any]]:
     """Run all samplers, alone and inside DeadlineSampler, on the same searches and seeds."""
     rows = []
@@ -136,7 +201,10 @@ def measure(
                     f"seed {seed + 1} of {seeds}, {sampler}, {count} trainings"
                 )
                 for helped in (False, True):
-                    found = regret(search, sampler, seed, count, helped)
+                    if slots is None:
+                        found = regret(search, sampler, seed, count, helped)
+                    else:
+                        found = elastic_regret(search, sampler, seed, count, helped, slots)
                     row = {"sampler": sampler, "trainings": count, "helped": helped}
                     rows.append({**row, "seed": seed, "regret": found})
     return rows
@@ -163,6 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--samplers", default=",".join(_SAMPLERS), help="of TPE, GP and QMC")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--trainings", default=",".join(map(str, TRAININGS)))
+    parser.add_argument("--slots", type=int, help="of elastic studies; plain ones without it")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="for all figures")
     given = parser.parse_args(arguments)
     quiet()
@@ -170,7 +239,7 @@ def main(arguments: list[str] | None = None) -> None:
     trainings = [int(count) for count in given.trainings.split(",")]
     progress, began = Progress(), time.monotonic()
     try:
-        rows = measure(given.samplers.split(","), given.seeds, trainings, progress)
+        rows = measure(given.samplers.split(","), given.seeds, trainings, given.slots, progress)
     finally:
         progress.end()
     print_table(rows)

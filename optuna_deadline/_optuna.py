@@ -125,6 +125,13 @@ def constraints(trial: FrozenTrial) -> Sequence[float]:
     ]
 
 
+def constrained(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
+    """A copy of the trial with the values of its constraints, as Optuna stores them."""
+    shown = copy.copy(trial)
+    shown.system_attrs = {**trial.system_attrs, _CONSTRAINTS: tuple(values)}
+    return shown
+
+
 def constraints_func(sampler: BaseSampler | None) -> Callable[[FrozenTrial], Any] | None:
     """The function of a sampler, or of the one that it wraps."""
     while sampler is not None:

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import (
     ProspectiveStudy,
+    constraints_func,
     id_of_trial,
     in_optimize_loop,
     is_heartbeat_enabled,
@@ -31,7 +32,13 @@ from optuna_deadline.pruners._study_over import StudyOver
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.pruners._watch import PROCESS
 from optuna_deadline.rank.processes import is_gone, own_boot
-from optuna_deadline.samplers._prospects import Look, TableLook, look_ahead
+from optuna_deadline.samplers._prospects import (
+    Look,
+    TableLook,
+    as_pruned,
+    look_ahead,
+    with_constraints,
+)
 from optuna_deadline.samplers._warm_start import EarlierBest, OfTrial, StudyLike
 
 _logger = logging.getLogger("optuna_deadline")
@@ -96,11 +103,12 @@ class DeadlineSampler(BaseSampler):
     (:func:`optuna_deadline.forecasting.reporting.prospects`). Early in a study, it is the value
     of a full training. Near the deadline, it is the value that the remaining time allows.
 
-    Until ``startup`` trials have reported, the wrapped sampler sees the real study: TPE samples at
-    random until it has ten results, and ten forecasts from first reports are worse than that.
-    Later, a share ``floor`` of the trials is still sampled from the real study, so that a wrong
-    forecast cannot mislead the search for good. Studies with several objectives, and those that a
-    pruner filters, as Hyperband does, are sampled as they are.
+    Until ``startup`` trials have reported, there are no forecasts: ten of them from first reports
+    say little. The wrapped sampler then sees the reports themselves. A trial that trains or is
+    paused is shown as if it were pruned now, so TPE, which samples at random until it has ten
+    results, counts it as one. Later, a share ``floor`` of the trials is still sampled from the
+    reports, so that a wrong forecast cannot mislead the search for good. Studies with several
+    objectives, and those that a pruner filters, as Hyperband does, are sampled as they are.
 
     The same object works in plain and in elastic studies.
 
@@ -111,7 +119,7 @@ class DeadlineSampler(BaseSampler):
             storage. The first trials of this study get the parameters of the best report of each.
             A parameter that is missing there, or whose value is outside this study's range, is
             sampled. An earlier study without a report is skipped.
-        floor: The share of the trials that are sampled from the real study, from 0 to 1.
+        floor: The share of the trials that are sampled from the reports, from 0 to 1.
         startup: Trials that must have reported before forecasts are used; three times the
             default of TPE's ``n_startup_trials``.
         storage: URL of the database of the allocation table, if the study's storage is not SQL.
@@ -146,8 +154,8 @@ class DeadlineSampler(BaseSampler):
             )
         if not 0 <= floor <= 1:
             raise DeadlineError(
-                f"floor is the share of trials that are sampled from the study as it is, from 0 "
-                f"to 1, but got {floor}."
+                f"floor is the share of trials that are sampled from the reports, from 0 to 1, "
+                f"but got {floor}."
             )
         if not isinstance(startup, int) or startup < 0:
             raise DeadlineError(
@@ -249,19 +257,26 @@ class DeadlineSampler(BaseSampler):
         return self._seen.get(study, trial, lambda: self._view(study, trial))
 
     def _view(self, study: Study, trial: FrozenTrial) -> Study:
-        several = type(study) not in (Study, StudyOver) or len(study.directions) > 1
-        number, share = trial.number, self._floor  # evenly spread over all trials
-        if several or int((number + 1) * share) > int(number * share):
+        if type(study) not in (Study, StudyOver) or len(study.directions) > 1:
             return study
-        trials = study.get_trials(deepcopy=False)
-        if sum(bool(one.intermediate_values) for one in trials) < max(1, self._startup):
+        stored = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        compute = constraints_func(self._sampler)
+        others = [with_constraints(one, compute) for one in stored] if compute else stored
+        shown = self._forecasts(study, trial.number, others) or [as_pruned(one) for one in others]
+        if all(one is other for one, other in zip(shown, stored, strict=True)):
             return study
-        others = [one for one in trials if one.number != trial.number]
+        return ProspectiveStudy(study, sorted([*shown, trial], key=lambda one: one.number))
+
+    def _forecasts(
+        self, study: Study, number: int, others: Sequence[FrozenTrial]
+    ) -> list[FrozenTrial] | None:
+        """The other trials as they would end; None where this trial is sampled from reports."""
+        from_reports = int((number + 1) * self._floor) > int(number * self._floor)  # evenly spread
+        reported = sum(bool(one.intermediate_values) for one in others)
+        if from_reports or reported < max(1, self._startup):
+            return None
         situation = self._look(study, others)
-        ahead = look_ahead(others, study.direction, situation) if situation.left > 0 else None
-        if ahead is None:
-            return study
-        return ProspectiveStudy(study, sorted([*ahead, trial], key=lambda one: one.number))
+        return look_ahead(others, study.direction, situation) if situation.left > 0 else None
 
 
 def _undo_ask(study: Study, trial: FrozenTrial) -> None:

@@ -1,4 +1,4 @@
-"""A study in which every trial has the value that it is forecast to reach by the deadline."""
+"""What a sampler is shown of trials that have no final value: they pause, train or were pruned."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._optuna import constrained, constraints
 from optuna_deadline.allocation.database.opening import opened_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
@@ -118,6 +120,36 @@ def look_ahead(
         else trial
         for trial in trials
     ]
+
+
+def with_constraints(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any]) -> FrozenTrial:
+    """A trial that has reported, with the constraints that it would have if it ended now.
+
+    Args:
+        trial: Any trial.
+        compute: The sampler's ``constraints_func``. A trial for which it raises, since it needs
+            what the objective sets later, is shown without its reports.
+    """
+    if trial.state != TrialState.RUNNING or not trial.intermediate_values or constraints(trial):
+        return trial
+    try:
+        return constrained(trial, compute(trial))
+    except Exception:
+        shown = copy.copy(trial)
+        shown.intermediate_values = {}
+        return shown
+
+
+def as_pruned(trial: FrozenTrial) -> FrozenTrial:
+    """A trial that has reported and trains or waits, as if it were pruned now; others as they are.
+
+    Optuna's samplers learn from pruned trials and ignore running ones, as paused trials are.
+    """
+    if trial.state != TrialState.RUNNING or not trial.intermediate_values:
+        return trial
+    shown, last = copy.copy(trial), trial.intermediate_values[max(trial.intermediate_values)]
+    shown.state, shown.value = TrialState.PRUNED, None if math.isnan(last) else last
+    return shown
 
 
 def _ended(trial: FrozenTrial, direction: str, prospect: float) -> FrozenTrial:

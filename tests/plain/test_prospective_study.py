@@ -9,16 +9,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 import sqlalchemy as sa
 from clocks import FakeClock
 from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.samplers import RandomSampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_deadline import DeadlinePruner, DeadlineSampler
+from optuna_deadline._optuna import constraints
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.samplers import Situation
 from optuna_deadline.samplers._prospects import by_dates
@@ -37,6 +39,18 @@ class Watcher(RandomSampler):
         self.shown = study.get_trials()
         study._storage.set_trial_system_attr(trial._trial_id, "mark", "made")
         return super().sample_relative(study, trial, search_space)
+
+
+class WatchingTPE(TPESampler):
+    """Remembers what it was shown."""
+
+    shown: list[FrozenTrial]
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        self.shown = study.get_trials()
+        return super().infer_relative_search_space(study, trial)
 
 
 def _trial(state: TrialState, reports: Mapping[int, float], x: float = 0.5) -> FrozenTrial:
@@ -139,15 +153,39 @@ def test_what_cannot_be_learned_from_stays_or_is_worst() -> None:
     assert shown[0].value == 0.3 and not shown[2].intermediate_values
 
 
-def test_a_part_of_the_draws_sees_the_study_as_it_is() -> None:
+def test_a_part_of_the_draws_sees_the_reports_alone() -> None:
     trials = [_trial(TrialState.RUNNING, ALONG)]
-    assert _shown(trials, CALM, floor=1.0)[0].state == TrialState.RUNNING
+    reported = _shown(trials, CALM, floor=1.0)[0]
+    assert (reported.state, reported.value) == (TrialState.PRUNED, 0.8)
+    assert reported.intermediate_values == ALONG
     assert _shown(trials, CALM, floor=0.0)[0].state == TrialState.COMPLETE
 
 
-def test_after_the_deadline_the_study_is_shown_as_it_is() -> None:
+def test_after_the_deadline_the_reports_are_shown() -> None:
     trials = [_trial(TrialState.RUNNING, ALONG)]
-    assert _shown(trials, Situation(-1.0, None, {}))[0].state == TrialState.RUNNING
+    assert _shown(trials, Situation(-1.0, None, {}))[0].state == TrialState.PRUNED
+
+
+def test_without_forecasts_only_trials_that_have_reported_count_as_pruned() -> None:
+    ended = [_trial(state, ALONG) for state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    silent, diverged = _trial(TrialState.RUNNING, {}), _trial(TrialState.RUNNING, {1: math.nan})
+    shown = _shown([*ended, _trial(TrialState.FAIL, ALONG), silent, diverged], CALM, startup=9)
+    states = ["COMPLETE", "PRUNED", "FAIL", "RUNNING", "PRUNED"]
+    assert [one.state.name for one in shown] == states
+    assert shown[-1].value is None
+
+
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+def test_tpe_learns_from_paused_trials_as_from_pruned_ones(floor: float) -> None:
+    def suggested(state: TrialState, sampler: BaseSampler) -> list[float]:
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.add_trials(_trial(state, {1: x, 2: x}, x) for x in np.linspace(0, 1, 12).tolist())
+        return [study.ask().suggest_float("x", 0, 1) for _ in range(3)]
+
+    ours = DeadlineSampler(TPESampler(seed=1), floor=floor, look=lambda *_: CALM)
+    pruned = suggested(TrialState.PRUNED, TPESampler(seed=1))
+    assert suggested(TrialState.RUNNING, ours) == pruned
+    assert suggested(TrialState.RUNNING, TPESampler(seed=1)) != pruned
 
 
 def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
@@ -180,7 +218,7 @@ def test_a_few_first_reports_are_not_taken_for_results() -> None:
         trials = [_trial(TrialState.RUNNING, ALONG) for _ in range(reported)]
         return {trial.state for trial in _shown(trials, CALM, startup=5)}
 
-    assert states(4) == {TrialState.RUNNING} and states(5) == {TrialState.COMPLETE}
+    assert states(4) == {TrialState.PRUNED} and states(5) == {TrialState.COMPLETE}
 
 
 @pytest.mark.parametrize("startup", [-1, 2.5, None])
@@ -195,3 +233,25 @@ def test_a_startup_that_is_no_count_is_refused(startup: Any) -> None:
 def test_a_floor_that_is_no_part_is_refused(floor: float) -> None:
     with pytest.raises(DeadlineError, match="from 0 to 1"):
         DeadlineSampler(floor=floor)
+
+
+def _distance(trial: FrozenTrial) -> tuple[float]:
+    if trial.params["x"] > 0.9:
+        raise KeyError("set at the end of a training")
+    return (trial.params["x"] - 0.5,)
+
+
+@pytest.mark.parametrize("startup", [0, 9])
+def test_a_paused_trial_is_shown_with_the_constraints_that_it_would_have(startup: int) -> None:
+    trials = [_trial(TrialState.RUNNING, ALONG, x) for x in (0.4, 0.6, 1.0)]
+    sampler = WatchingTPE(constraints_func=_distance)
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=DeadlineSampler(sampler, floor=0.0, startup=startup, look=lambda *_: CALM),
+    )
+    study.add_trials(trials)
+    study.ask().suggest_float("x", 0, 1)
+    feasible, infeasible, unknown = sampler.shown[:3]
+    assert constraints(feasible)[0] < 0 < constraints(infeasible)[0]
+    assert feasible.state.is_finished() and infeasible.state.is_finished()
+    assert unknown.state == TrialState.RUNNING  # TPE leaves it out
