@@ -31,7 +31,7 @@ class DeadlineGate:
     a :class:`~optuna_deadline.DeadlinePruner`. It is for a study with another sampler, for a study
     that ``Study.stop`` may end, and for a page in optuna-dashboard.
 
-    ``study.optimize`` ends in a process where no new trial could report once before the deadline.
+    ``study.optimize`` ends in a process where a new trial would hardly report before the deadline.
     The gate then ends the trials of dead processes of this host, and those of other hosts if the
     storage has Optuna's heartbeat. If the best report is of a PRUNED trial, because an integration
     only asks ``should_prune()``, the study gets a COMPLETE copy of it with this report as its

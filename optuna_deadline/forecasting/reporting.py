@@ -23,6 +23,7 @@ _SAFETY = 1.1
 #: The share of a single measurement that counts as pace until there is a second one: the first
 #: trial of a process reads data and fills caches, the first step of any trial compiles.
 UNPROVEN = 0.5
+_LIKELY = 0.9  # of new trials report in the time that is expected of them
 
 
 @dataclass(frozen=True)
@@ -159,18 +160,38 @@ def step_before_all(trials: Iterable[Collection[int]]) -> int:
     return min((step_before(steps) for steps in trials if steps), default=0)
 
 
-def seconds_to_first_report(paces: Sequence[ReportPace]) -> float:
-    """Seconds of the quickest trial to its first report.
+def seconds_of_new_trial(
+    paces: Sequence[ReportPace], silent: Sequence[float], spare: float
+) -> float:
+    """Seconds that a new trial needs to its first report, or to its end without one.
 
-    While the first trial of a process is its only one, half of the time before its steps counts,
-    because much of that is done once.
+    It may be any configuration, so in nine of ten cases it needs at most as long as the slowest of
+    the trials so far, without a tenth of them. That is believed up to ``spare`` seconds, which
+    may stay unused. Beyond, the median counts. What the first trials of a process do before their
+    first step is done once: they count with the start-up of the others. While the first trial is
+    the only one, half of the time before its steps counts.
 
     Args:
-        paces: Trials of this process that have reported, in the order of their starts; at least
-            one.
+        paces: Trials of this process that have reported, in the order of their starts.
+        silent: The seconds of those that have ended without a report.
+        spare: The seconds that may stay unused.
+
+    Returns:
+        0 if no trial is known.
     """
-    quickest = min(pace.first_seconds for pace in paces)
-    return quickest if len(paces) > 1 else quickest - UNPROVEN * paces[0].startup
+    if len(paces) == 1 and not silent:
+        return paces[0].first_seconds - UNPROVEN * paces[0].startup
+    startup, others = known_startup(paces), paces[1:] or paces
+    found = sorted([*(_usual_first_seconds(pace, startup) for pace in others), *silent])
+    if not found:
+        return 0.0
+    most = found[math.ceil(_LIKELY * len(found)) - 1]
+    return max(median(found), min(most, spare))
+
+
+def _usual_first_seconds(pace: ReportPace, startup: float | None) -> float:
+    once = 0.0 if startup is None else max(0.0, pace.startup - startup)
+    return pace.first_seconds - once
 
 
 def prospects(

@@ -50,9 +50,9 @@ class DeadlinePruner(BasePruner):
 
     A trial whose next report would come after the deadline ends as well:
     with :func:`optuna_deadline.out_of_time` the objective can then return its value.
-    ``study.optimize`` returns when no new trial could report once before the deadline. If the best
-    report is then of a PRUNED trial, because an integration only asks ``should_prune()``, the
-    study gets a COMPLETE copy of it.
+    ``study.optimize`` returns when a new trial would hardly report before the deadline. If the
+    best report is then of a PRUNED trial, because an integration only asks ``should_prune()``,
+    the study gets a COMPLETE copy of it.
 
     The user attribute ``optuna_deadline:pruned_because`` of a trial says why it was pruned;
     :func:`optuna_deadline.deadline_report` prints them all.
@@ -195,13 +195,13 @@ class DeadlinePruner(BasePruner):
         return tracker.time_left(), tracker.numbers
 
     def _stop_if_over(self, study: Study) -> bool:
-        """End ``study.optimize`` if no new trial of this process could report once.
+        """End ``study.optimize`` if a new trial of this process would hardly report in time.
 
         Returns:
             Whether it has ended.
         """
         tracker = self._tracker(study)
-        needed, left = tracker.quickest_report(), tracker.time_left()
+        needed, left = tracker.new_trial_needs(), tracker.time_left()
         over = left < needed
         if over:
             with suppress(RuntimeError):  # of ask and tell, which has no loop to end
@@ -220,10 +220,10 @@ class DeadlinePruner(BasePruner):
         return over
 
     def _is_over(self, study: Study) -> bool:
-        """Whether no new trial could report once before the deadline; reads it again."""
+        """Whether a new trial would hardly report before the deadline; reads it again."""
         tracker = self._tracker(study)
         tracker.refresh()
-        return tracker.time_left() < tracker.quickest_report()
+        return tracker.time_left() < tracker.new_trial_needs()
 
     def _trial_ends(
         self,
@@ -244,7 +244,7 @@ class DeadlinePruner(BasePruner):
         tracker.ends(trial, state, values)
         if in_optimize_loop(study) and not tracker.warned:
             self._watch.trial_ended(trial, tracker.time_left())
-        if tracker.time_left() < tracker.quickest_report():
+        if tracker.time_left() < tracker.new_trial_needs():
             tracker.refresh()  # another process may have moved the deadline
         return self._stop_if_over(study)
 

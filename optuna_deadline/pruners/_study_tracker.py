@@ -25,7 +25,7 @@ from optuna_deadline.errors import StudyGone
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
     known_startup,
-    seconds_to_first_report,
+    seconds_of_new_trial,
     step_before,
     trained_steps,
 )
@@ -130,16 +130,20 @@ class StudyTracker:
         with self._lock:
             return {life.number for life in self._trials.values()}
 
-    def quickest_report(self) -> float:
-        """Seconds that a new trial takes to its first report, or to its end without a report."""
+    def new_trial_needs(self) -> float:
+        """Seconds that a new trial needs to its first report, or to its end without a report."""
         paces = self.paces()
-        reporting = [seconds_to_first_report(paces)] if paces else []
         with self._lock:
-            return min([*reporting, *self._silent.values()], default=0.0)
+            silent = list(self._silent.values())
+        return seconds_of_new_trial(paces, silent, self._spare)
+
+    @property
+    def _spare(self) -> float:
+        return _EARLY * (self.terms.deadline - self.joined)
 
     def is_early(self, left: float) -> bool:
         """Whether ``left`` seconds are over a tenth of the time that this process had."""
-        return left > _EARLY * (self.terms.deadline - self.joined)
+        return left > self._spare
 
     @property
     def ending(self) -> dict[int, FrozenTrial]:

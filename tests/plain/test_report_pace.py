@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.reporting import (
     ReportPace,
-    seconds_to_first_report,
+    seconds_of_new_trial,
     step_before,
 )
 
@@ -102,6 +102,35 @@ def test_the_forecast_covers_what_was_seen(intervals: list[float], started: floa
 def test_half_of_what_a_lone_first_trial_did_before_its_steps_counts() -> None:
     first = _pace(0.0, *((k, 80.0 + k) for k in range(1, 5)))
     second = _pace(100.0, *((k, 102.0 + k) for k in range(1, 5)))
-    assert seconds_to_first_report([first]) == pytest.approx(41.0)
-    assert seconds_to_first_report([first, second]) == pytest.approx(3.0)
-    assert seconds_to_first_report([_pace(0.0, (1, 80.0))]) == 80.0
+    assert seconds_of_new_trial([first], [], 99.0) == pytest.approx(41.0)
+    assert seconds_of_new_trial([first, second], [], 99.0) == pytest.approx(3.0)
+    assert seconds_of_new_trial([_pace(0.0, (1, 80.0))], [], 99.0) == 80.0
+    assert seconds_of_new_trial([], [], 99.0) == 0.0
+
+
+def _first_reports(*seconds: float) -> list[ReportPace]:
+    return [_pace(0.0, (1, took)) for took in seconds]
+
+
+def test_a_new_trial_may_be_as_slow_as_nine_in_ten() -> None:
+    """The first trial of a process is left out, and the slowest of ten others."""
+    paces = _first_reports(60.0, 1.0, 5.0, 2.0, 3.0, 1.0, 2.0, 3.0, 2.0, 1.0, 50.0)
+    assert seconds_of_new_trial(paces, [], spare=10.0) == 5.0
+    assert seconds_of_new_trial(paces[:3], [], spare=10.0) == 5.0
+
+
+def test_no_more_than_may_stay_unused_is_kept_for_a_slow_new_trial() -> None:
+    paces = _first_reports(600.0, 100.0, 100.0, 900.0)
+    assert seconds_of_new_trial(paces, [], spare=300.0) == 300.0
+    assert seconds_of_new_trial(paces, [], spare=10.0) == 100.0
+
+
+def test_threads_that_set_up_at_once_do_not_count_as_slow() -> None:
+    paces = [_pace(0.0, *((k, 80.0 + k) for k in range(1, 5))) for _ in range(3)]
+    usual = [_pace(100.0, *((k, 100.0 + k) for k in range(1, 5))) for _ in range(3)]
+    assert seconds_of_new_trial(paces + usual, [], spare=99.0) == pytest.approx(1.0)
+
+
+def test_trials_without_a_report_count_by_their_whole_time() -> None:
+    assert seconds_of_new_trial([], [1.0, 4.0, 2.0], spare=99.0) == 4.0
+    assert seconds_of_new_trial(_first_reports(1.0, 1.0), [4.0], spare=99.0) == 4.0
