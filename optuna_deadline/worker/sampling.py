@@ -12,7 +12,7 @@ from typing import TypeVar
 from optuna.study import Study
 from optuna.trial import Trial
 
-from optuna_deadline._optuna import forget_cached_trials
+from optuna_deadline._optuna import forget_cached_trials, storage_of
 from optuna_deadline._threads import BackgroundQueue
 from optuna_deadline.planning.optuna_storage import unless_deleted
 from optuna_deadline.planning.sampling import SamplerErrors
@@ -50,7 +50,7 @@ class TrialSampler:
         self._study = study
         self._keep_leases = keep_leases
         self._may_start = may_start
-        self._warned = False
+        self._warned = self._opened = False
         self._queue = BackgroundQueue("optuna-deadline-sampler")
         self.errors = SamplerErrors()
 
@@ -68,6 +68,12 @@ class TrialSampler:
             # `study.ask`; here the planner asks, in another thread.
             forget_cached_trials(self._study)
             self._study.get_trials(deepcopy=False)  # reads the trials of other processes
+            trial = storage_of(self._study).get_trial(trial_id)
+            if not self._opened and (trial.number > 0 or trial.params):
+                # The same script on another host has begun with the same seed, and would draw the
+                # same configurations.
+                self._study.sampler.reseed_rng()
+            self._opened = True
             return Trial(self._study, trial_id)
 
     def call(self, work: Callable[[], T], awaited: Callable[[], bool]) -> T:
