@@ -104,8 +104,8 @@ def main() -> None:
                 for name, used, ended, complete in run(
                     server.create_database(divider), divider, Path(folder)
                 ):
-                    said = "-" if ended is None else f"{ended:.1f} s"
-                    table.add_row(divider, name, f"{used:.0f}", said, str(complete))
+                    when = "-" if ended is None else f"{ended:.1f} s"
+                    table.add_row(divider, name, f"{used:.0f}", when, str(complete))
     Console(width=100).print(table)
 
 

@@ -120,13 +120,13 @@ def _create_studies(url: str, seconds: float) -> None:
 def _strike(fleet: Fleet, database: Database, rng: random.Random, seconds: float) -> Faults:
     faults = Faults(fleet, database, rng)
     time.sleep(3.0)  # until the workers have started
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     while (now := time.monotonic()) < began + seconds:
         faults.mend()
         fleet.keep()
         name = faults.strike()
-        if now - said > 5:
-            said = now
+        if now - printed > 5:
+            printed = now
             starts = sum(member.starts for member in fleet.members)
             say(f"{now - began:.0f} s: {faults.count.total()} faults, the last: {name}; "
                 f"{starts} workers so far, {len(fleet.ghosts)} replaced ones linger")  # fmt: skip

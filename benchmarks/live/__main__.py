@@ -153,10 +153,10 @@ def _start(
 
 def _returned(process: subprocess.Popen[str], deadline: float) -> float:
     """Seconds after the deadline at which a contender's call returned, once it has ended."""
-    said = ""
+    output = ""
     with suppress(subprocess.TimeoutExpired):
-        said, _ = process.communicate(timeout=max(0.1, deadline + _PATIENCE - time.time()))
-    times = [line.split()[1] for line in said.splitlines() if line.startswith(f"{OVER} ")]
+        output, _ = process.communicate(timeout=max(0.1, deadline + _PATIENCE - time.time()))
+    times = [line.split()[1] for line in output.splitlines() if line.startswith(f"{OVER} ")]
     return (float(times[-1]) if times else time.time()) - deadline
 
 

@@ -207,13 +207,13 @@ class SlurmCluster:
     def _run(self, program: str, *words: str) -> None:
         found = _which(program)
         assert found is not None
-        said: IO[bytes]
-        with (self.folder / f"{program}-{len(self._running)}.out.log").open("wb") as said:
+        log: IO[bytes]
+        with (self.folder / f"{program}-{len(self._running)}.out.log").open("wb") as log:
             self._running.append(
                 subprocess.Popen(
                     [found, *words],
-                    stdout=said,
-                    stderr=said,
+                    stdout=log,
+                    stderr=log,
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, **self.environment},
                     start_new_session=True,

@@ -86,15 +86,15 @@ def _strike(
     rota: Rota, fleet: Fleet, database: Database, rng: random.Random, seconds: float
 ) -> Faults:
     faults = Faults(fleet, database, rng, _STEPS)
-    began = said = struck = time.monotonic()
+    began = printed = struck = time.monotonic()
     while (now := time.monotonic()) < began + seconds and not rota.ended:
         faults.mend()
         rota.keep(fleet)
         if now >= struck:
             faults.strike()
             struck = now + rng.expovariate(1 / _BETWEEN)
-        if now - said > 30:
-            said = now
+        if now - printed > 30:
+            printed = now
             ended = sum(term.ended is not None for term in rota.terms)
             say(f"{now - began:.0f} s: {ended} of {rota.studies} studies have ended, "
                 f"{faults.count.total()} faults")  # fmt: skip

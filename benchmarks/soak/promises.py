@@ -96,9 +96,9 @@ def of_logs(logs: Mapping[str, str]) -> list[Row]:
         for process in re.split(r"(?m)^== ", text):
             lines += process.count("\n")
             traces += [f"{name}: {found}" for found in re.findall(r"Traceback.*", process)]
-            said = re.findall(r"The database does not (?:answer|serve this worker) \(|"
+            messages = re.findall(r"The database does not (?:answer|serve this worker) \(|"
                               r"The database answers again", process)  # fmt: skip
-            pairs = pairwise(said)
+            pairs = pairwise(messages)
             doubled += [f"{name}: {a}" for a, b in pairs if a == b and "again" not in a]
     return [
         none("no log has a traceback", traces, f"{lines} lines"),

@@ -70,8 +70,8 @@ def wanted_slots(table: AllocationTable, ceiling: int) -> int:
         return 0
     if orders.pool_slots is not None:
         return min(ceiling, max(1, orders.pool_slots))
-    said = next((row.claim for row in table.tenants() if row.study_id == table.study_id), None)
-    return 1 if said is None else min(ceiling, max(1, said.most))
+    claim = next((row.claim for row in table.tenants() if row.study_id == table.study_id), None)
+    return 1 if claim is None else min(ceiling, max(1, claim.most))
 
 
 def bundles(slots: int, node_slots: int, kind: str) -> list[dict[str, float]]:

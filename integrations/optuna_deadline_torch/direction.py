@@ -40,10 +40,10 @@ def known_direction(trial: Any, segment: Any, mode: str | None) -> Direction | N
     Raises:
         DeadlineError: ``mode`` contradicts the study.
     """
-    said = getattr(segment, "direction", None)
-    if said is None:
-        said = getattr(getattr(trial, "study", None), "direction", None)
-    known = _WORDS.get(str(getattr(said, "name", said)).lower())
+    named = getattr(segment, "direction", None)
+    if named is None:
+        named = getattr(getattr(trial, "study", None), "direction", None)
+    known = _WORDS.get(str(getattr(named, "name", named)).lower())
     asked = _WORDS.get(str(mode).lower())
     if known is not None and asked is not None and known != asked:
         raise DeadlineError(

@@ -184,8 +184,8 @@ def check_made(text: str) -> URL:
     if file is not None and not file.is_file():
         raise NoStudyTables(f"There is no database {file.resolve()}: {_MAKE}.")
     if not has_table(url, "studies"):
-        said = without_password(url.render_as_string(hide_password=False))
-        raise NoStudyTables(f"The database {said} has no study yet: {_MAKE}.")
+        shown = without_password(url.render_as_string(hide_password=False))
+        raise NoStudyTables(f"The database {shown} has no study yet: {_MAKE}.")
     return url
 
 
@@ -200,21 +200,21 @@ def is_made(text: str) -> bool:
 
 def error_message(error: BaseException) -> str | None:
     """Explain a database error and what to do; None if the error is a defect of ours."""
-    said, cause = describe_database_error(error), driver_error(error)
-    if isinstance(cause, sqlite3.OperationalError) or "not a database" in said:
+    message, cause = describe_database_error(error), driver_error(error)
+    if isinstance(cause, sqlite3.OperationalError) or "not a database" in message:
         return (
-            f"The database cannot be used ({said}): check --storage, and that its file and folder "
-            "can be written."
+            f"The database cannot be used ({message}): check --storage, and that its file and "
+            "folder can be written."
         )
     if is_refusal(error):
         return (
-            f"The database refuses ({said}): let --storage name an account that may make tables "
-            "and write."
+            f"The database refuses ({message}): let --storage name an account that may make "
+            "tables and write."
         )
     if (advice := advice_for(error)) is not None:
-        return f"The database does not serve this command ({said}): {advice}."
+        return f"The database does not serve this command ({message}): {advice}."
     if isinstance(error, DATABASE_ERRORS):
-        return f"The database does not answer ({said}): start it, or check --storage."
+        return f"The database does not answer ({message}): start it, or check --storage."
     return None
 
 

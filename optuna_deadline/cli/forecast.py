@@ -130,13 +130,13 @@ _ROWS = (
 
 
 def _words(change: Change, currency: str | None) -> str:
-    said = []
+    parts = []
     if change.seconds:
-        said.append(f"{format_duration(change.seconds)} later")
+        parts.append(f"{format_duration(change.seconds)} later")
     if change.slots:
-        said.append(
+        parts.append(
             f"{format_count(abs(change.slots), 'slot')} {'more' if change.slots > 0 else 'fewer'}"
         )
     if change.money:
-        said.append(f"{abs(change.money):g} {currency} {'more' if change.money > 0 else 'less'}")
-    return ", ".join(said)
+        parts.append(f"{abs(change.money):g} {currency} {'more' if change.money > 0 else 'less'}")
+    return ", ".join(parts)

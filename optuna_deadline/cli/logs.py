@@ -36,16 +36,16 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        said |= {key: _plain(v) for key, v in vars(record).items() if key not in _OF_PYTHON}
+        fields |= {key: _plain(v) for key, v in vars(record).items() if key not in _OF_PYTHON}
         if record.exc_info:
-            said["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return json.dumps(said, default=str)
+            fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(fields, default=str)
 
 
 def choose(log: Log) -> None:

@@ -95,13 +95,13 @@ def set_price(study: optuna.Study, prices: str) -> str:
         )
     found, currency = make_prices(prices)
     _check_currency(terms.budget, currency, "price")
-    said = []
+    lines = []
     for kind, new in found.items():
         end = change_price(table, terms.budget, terms.started, kind, new)
         of = f" of {kind}" if kind else ""
         costs = f"a slot{of} costs {new.per_hour:g} for an hour from now"
-        said.append(f"{terms.name}: {costs}{_lasts(end)}.")
-    return "\n".join(said)
+        lines.append(f"{terms.name}: {costs}{_lasts(end)}.")
+    return "\n".join(lines)
 
 
 def set_budget(study: optuna.Study, budget: str) -> str:

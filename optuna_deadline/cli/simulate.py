@@ -121,10 +121,10 @@ def simulate(
 
 def _in_lines(outcomes: Iterable[T], total: int) -> Iterator[T]:
     """Print a line from time to time if the output is not a terminal."""
-    said = time.monotonic()
+    printed = time.monotonic()
     for done, outcome in enumerate(outcomes, 1):
-        if not console.is_terminal and time.monotonic() - said > _SECONDS:
-            said = time.monotonic()
+        if not console.is_terminal and time.monotonic() - printed > _SECONDS:
+            printed = time.monotonic()
             console.print(f"Simulated {done} of {total} studies.", highlight=False)
         yield outcome
 

@@ -340,7 +340,7 @@ def _submit(job: SlurmJob) -> tuple[str, Path]:
     answer = subprocess.run([sbatch, "--parsable", str(script)], capture_output=True, text=True)
     if answer.returncode:
         script.unlink()
-        said = answer.stderr.strip().replace("sbatch: error: ", "").replace("\n", " ")
-        raise DeadlineError(f"sbatch refuses the job: {said}")
+        message = answer.stderr.strip().replace("sbatch: error: ", "").replace("\n", " ")
+        raise DeadlineError(f"sbatch refuses the job: {message}")
     number = answer.stdout.strip().partition(";")[0]
     return number, script.replace(job.logs / f"{job.label}-{number}.sh")

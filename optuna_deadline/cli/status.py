@@ -163,17 +163,17 @@ def _found(outcome: StudyOutcome) -> list[str]:
     best, values = outcome.best, [value for _, value in outcome.improvements]
     if best is None:
         return ["no trial has reported a value"]
-    said = [f"parameters  {best.params}"]
+    lines = [f"parameters  {best.params}"]
     if values:
         span = outcome.ended - outcome.started
         held = [_held(outcome, span * (place + 1) / _CURVE) for place in range(_CURVE)]
         curve = sparkline(held, min(values), max(values), _CURVE)
-        said.append(f"best value over {format_duration(span)}  {curve}")
+        lines.append(f"best value over {format_duration(span)}  {curve}")
     if outcome.command is None:
-        said.append("no checkpoint was saved")
+        lines.append("no checkpoint was saved")
     else:
-        said.append(f"load the model  {outcome.command}")
-    return said
+        lines.append(f"load the model  {outcome.command}")
+    return lines
 
 
 def _held(outcome: StudyOutcome, seconds: float) -> float | None:

@@ -50,12 +50,12 @@ def steer(
     slots = None if resize is None else _slots(resize)
     table, planned = _find(study, storage, trial)
     if resize is not None:
-        said = _resize(table, planned, study, slots)
+        answer = _resize(table, planned, study, slots)
     elif pause:
-        said = _pause(table, planned, study)
+        answer = _pause(table, planned, study)
     else:
-        said = _resume(table, planned, study)
-    print(f"{said}{_no_worker_note(table)}")
+        answer = _resume(table, planned, study)
+    print(f"{answer}{_no_worker_note(table)}")
 
 
 def _pause(table: AllocationTable, planned: PlannedTrial, study: str) -> str:

@@ -127,10 +127,12 @@ def _running(history: History, timelines: list[TrialTimeline]) -> str:
 
 
 def _decisions(history: History) -> str:
-    said = [words for event in history.events[-2000:] if (words := decision(event))]
-    if not said:
+    sentences = [words for event in history.events[-2000:] if (words := decision(event))]
+    if not sentences:
         return ""
-    return "\n".join(["**Last decisions**", "", *(f"- {words}" for words in said[-_DECISIONS:])])
+    return "\n".join(
+        ["**Last decisions**", "", *(f"- {words}" for words in sentences[-_DECISIONS:])]
+    )
 
 
 def decision(event: Event) -> str:

@@ -91,13 +91,13 @@ def chart(outcome: StudyOutcome) -> str:
 
 
 def _when(outcome: StudyOutcome) -> str:
-    def said(instant: float) -> str:
+    def as_text(instant: float) -> str:
         return datetime.fromtimestamp(instant, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
     states = ", ".join(f"{count} {state}" for state, count in outcome.states.items()) or "none"
     end = "It has ended" if outcome.over else "It is running"
     return (
-        f"{end}: from {said(outcome.started)} to {said(outcome.deadline)} "
+        f"{end}: from {as_text(outcome.started)} to {as_text(outcome.deadline)} "
         f"({format_duration(outcome.deadline - outcome.started)}). "
         f"Policy {outcome.policy}, {outcome.direction}. Trials: {states}."
     )

@@ -128,20 +128,20 @@ def _segment(trial: FrozenTrial, span: tuple[float, float], shift: int) -> Segme
 def _events(
     trials: Sequence[FrozenTrial], spans: dict[int, tuple[float, float]], terms: Terms
 ) -> list[Event]:
-    said: list[tuple[float, str, int | None, dict[str, object]]] = []
+    entries: list[tuple[float, str, int | None, dict[str, object]]] = []
     for trial in trials:
         begin, end = spans[trial.number]
-        said.append((begin, "open", trial.number, {}))
-        said.append((math.nextafter(begin, math.inf), "start", trial.number, {}))
+        entries.append((begin, "open", trial.number, {}))
+        entries.append((math.nextafter(begin, math.inf), "start", trial.number, {}))
         if trial.state is not TrialState.RUNNING:
             state, at = _STATES[trial.state], max(end, math.nextafter(begin, math.inf))
             why = trial.user_attrs.get(PRUNED_BECAUSE) if state == "retired" else None
-            said.append((at, state, trial.number, {} if why is None else {"reason": why}))
-    said.sort(key=lambda one: one[0])
+            entries.append((at, state, trial.number, {} if why is None else {"reason": why}))
+    entries.sort(key=lambda one: one[0])
     return [
         Event(place, at, kind, number, None, 1 if number is not None else None, None, None, detail,
               terms.study_id)
-        for place, (at, kind, number, detail) in enumerate(said, 1)
+        for place, (at, kind, number, detail) in enumerate(entries, 1)
     ]  # fmt: skip
 
 

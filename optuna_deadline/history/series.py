@@ -229,10 +229,10 @@ def costs(history: History) -> Costs:
 
 def _end(history: History) -> float:
     """The deadline, or when the money is used up, by the planner's last event."""
-    said = [event for event in history.events if event.kind in ("pool", "rest")]
-    if history.budget is None or not said or said[-1].kind == "rest":
+    pool_events = [event for event in history.events if event.kind in ("pool", "rest")]
+    if history.budget is None or not pool_events or pool_events[-1].kind == "rest":
         return history.deadline
-    return min(history.deadline, float(str(said[-1].detail["until"])))
+    return min(history.deadline, float(str(pool_events[-1].detail["until"])))
 
 
 @dataclass(frozen=True)

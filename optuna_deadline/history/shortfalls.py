@@ -27,12 +27,12 @@ def shortfalls_by_joining(pool: PoolSnapshot, newcomer: int, divider: Divider) -
 def _sentence(pool: PoolSnapshot, prospect: StudyProspect, divider: Divider) -> str:
     assert prospect.needed is not None
     study, found = prospect.study, remedy(pool, prospect.study.study_id, divider)
-    said = (
+    advice = (
         f"{study.name} gets {format_duration(prospect.expected)} on one slot of the "
         f"{format_duration(prospect.needed)} that it expects to train by its deadline: extend it "
         f"by {format_duration(found.extend)}"
     )
     if found.weight is None:
-        return f"{said}, or add slots; no weight is enough."
+        return f"{advice}, or add slots; no weight is enough."
     then = f"; then {' and '.join(found.losers)} would miss theirs" if found.losers else ""
-    return f"{said}, or give it weight {found.weight:g}{then}."
+    return f"{advice}, or give it weight {found.weight:g}{then}."

@@ -91,7 +91,7 @@ def event_sentence(event: Event, study: str, place: str) -> str:
     size = format_count(int(str(detail.get("slots") or 0)), "slot")
     hosts = detail.get("hosts")
     where = f" on {' and '.join(hosts)}" if isinstance(hosts, list) else ""
-    said = {
+    sentences = {
         "plan": f"planned for {trial}: {why}",
         "start": f"{trial} starts on {size}{where}" if "slots" in detail else f"{trial} starts",
         "resume": f"{trial} resumes on {size}{where}",
@@ -110,4 +110,4 @@ def event_sentence(event: Event, study: str, place: str) -> str:
         "settle": f"{study} has ended",
         "fold": f"of the events of {study} before, the numbers are kept",
     }
-    return said.get(event.kind) or request_sentence(event, trial)
+    return sentences.get(event.kind) or request_sentence(event, trial)

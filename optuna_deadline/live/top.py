@@ -88,7 +88,7 @@ def lines(previous: View | None, view: View) -> list[str]:
         heading = f"{view.study}: {_left(view)} until {until}"
         slots = format_count(view.slots_total, "slot")
         return [f"{heading}, {slots}", *lines(_blank(view), view)]
-    said = [
+    news = [
         f"{_since(decision.at)}  {decision.words}"
         for decision in view.decisions
         if decision not in previous.decisions
@@ -97,17 +97,17 @@ def lines(previous: View | None, view: View) -> list[str]:
     before = {row.number: row.state for row in previous.rows}
     for row in view.rows:
         if row.state in ("complete", "pruned") and before.get(row.number) != row.state:
-            said.append(f"{now}  trial {row.number} {row.state}, best {figure(row.best)}")
+            news.append(f"{now}  trial {row.number} {row.state}, best {figure(row.best)}")
     if finite(view.best_value) and view.best_value != previous.best_value:
         where = f"trial {view.best_trial}, step {view.best_step}"
-        said.append(f"{now}  best {figure(view.best_value)} ({where})")
+        news.append(f"{now}  best {figure(view.best_value)} ({where})")
     if view.shares != previous.shares and view.shares:
-        said.append(f"{now}  {_shares(view)}")
+        news.append(f"{now}  {_shares(view)}")
     if previous.time_left // 10 != view.time_left // 10:
         used = f"{view.slots_used} of {view.slots_total} slots used"
         money = "" if view.spent is None else f", {view.spent:.4g} of {view.budget} spent"
-        said.append(f"{now}  {_left(view)} left, {used}{money}; {_states(view.rows)}")
-    return said
+        news.append(f"{now}  {_left(view)} left, {used}{money}; {_states(view.rows)}")
+    return news
 
 
 def _left(view: View) -> str:

@@ -187,8 +187,8 @@ class StudyWatcher:
             words = "the study has ended"
         elif not (words := request_sentence(event, f"trial {event.number}")):
             return
-        said = event.id, Decision(event.at - self._terms.started, printable(words))
-        insort(self._decisions, said, key=itemgetter(0))
+        entry = event.id, Decision(event.at - self._terms.started, printable(words))
+        insort(self._decisions, entry, key=itemgetter(0))
         del self._decisions[:-_DECISIONS]
 
     def _shown_decisions(self, now: float) -> tuple[Decision, ...]:

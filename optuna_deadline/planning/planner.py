@@ -314,12 +314,12 @@ class Planner:
 
     def _set_claim(self, term: _Term, reading: Reading, unconstrained: Plan) -> None:
         """Write the study's claim: when it changes, and a few times in a lease."""
-        now, said = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
+        now, claim = self._clock(), self._claim_estimator.estimate(reading, unconstrained)
         before = term.claim
-        same = before is not None and (before.live, before.most) == (said.live, said.most)
+        same = before is not None and (before.live, before.most) == (claim.live, claim.most)
         if not same or now >= term.claim_again_at:
-            self._table.set_claim(self._worker_id, term.number, said)
-            term.claim, term.claim_again_at = said, now + self._table.ttl / 6
+            self._table.set_claim(self._worker_id, term.number, claim)
+            term.claim, term.claim_again_at = claim, now + self._table.ttl / 6
 
     def _write(self, term: _Term, reading: Reading, plan: Plan, seconds: float) -> bool:
         current = reading.trials

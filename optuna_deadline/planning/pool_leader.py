@@ -139,7 +139,7 @@ def read_pool(table: AllocationTable) -> PoolReading:
         if row.study_id not in reach or now >= row.deadline:
             continue
         room = len(reach[row.study_id])
-        said = row.claim or StudyClaim(live=0, most=room, done=0.0, remaining=None)
+        claim = row.claim or StudyClaim(live=0, most=room, done=0.0, remaining=None)
         studies.append(
             StudyView(
                 study_id=row.study_id,
@@ -147,16 +147,16 @@ def read_pool(table: AllocationTable) -> PoolReading:
                 weight=row.weight,
                 joined=row.joined,
                 deadline=row.deadline,
-                live=said.live,
+                live=claim.live,
                 slots=lent[row.study_id],
-                most=min(room, said.most),
-                done=said.done,
-                remaining=said.remaining,
+                most=min(room, claim.most),
+                done=claim.done,
+                remaining=claim.remaining,
                 served=row.served,
                 entitled=row.entitled,
-                work=said.work,
-                span=said.span,
-                restart=said.restart,
+                work=claim.work,
+                span=claim.span,
+                restart=claim.restart,
                 spent=row.spent,
                 counted=max(row.counted, now - table.ttl),  # later if no worker has led
             )

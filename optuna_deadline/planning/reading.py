@@ -103,5 +103,5 @@ class RegimeNames:
     def explain(self, number: int, reason: str) -> str:
         """A reason with the trial's regime, if that has changed: "...; batch 8 since step 3"."""
         runs = [next(run) for _, run in groupby(self._named.get(number, ()), key=itemgetter(1))]
-        said = [f"{name} since step {step}" for step, name in runs[1:]]
-        return "; ".join(filter(None, [reason, *said[-1:]]))
+        changes = [f"{name} since step {step}" for step, name in runs[1:]]
+        return "; ".join(filter(None, [reason, *changes[-1:]]))

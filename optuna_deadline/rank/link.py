@@ -151,12 +151,12 @@ class Link:
 
     def next_segment(self, asked_to_go: Callable[[], bool]) -> Resumed:
         """Wait, warm, for the next segment."""
-        said = time.monotonic()
+        sent = time.monotonic()
         while True:
             with suppress(queue.Empty):
                 return self._next_grants.get(timeout=_WARM_POLL_SECONDS)
-            if time.monotonic() - said > _HEARTBEAT_SECONDS:
-                said = time.monotonic()
+            if time.monotonic() - sent > _HEARTBEAT_SECONDS:
+                sent = time.monotonic()
                 self.send(Waits())
             if asked_to_go():
                 self.send_end(Left())

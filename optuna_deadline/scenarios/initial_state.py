@@ -149,8 +149,8 @@ class InitialState:
     @cached_property
     def _usual_horizon(self) -> float | None:
         known = [planned.horizon for planned in self.history.trials if planned.horizon is not None]
-        said = self.history.parameters.get("max_resource")
-        return max(known) + self.shift if known else said
+        given = self.history.parameters.get("max_resource")
+        return max(known) + self.shift if known else given
 
     @cached_property
     def _saved(self) -> dict[int, float]:

@@ -110,8 +110,8 @@ def _locked_table(lines: list[str]) -> str | None:
 
 def advice_for(error: BaseException) -> str | None:
     """What helps if the server or its pooler answers, but refuses or ends the connection."""
-    said = re.sub(r'"[^"]*"', "", str(driver_error(error)).lower())
-    found = (advice for words, advice in _ADVICE.items() if re.search(words, said, re.DOTALL))
+    message = re.sub(r'"[^"]*"', "", str(driver_error(error)).lower())
+    found = (advice for words, advice in _ADVICE.items() if re.search(words, message, re.DOTALL))
     return next(found, None)
 
 

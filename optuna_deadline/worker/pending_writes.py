@@ -106,13 +106,13 @@ class PendingWrites:
     def _take_batch(self) -> bool:
         """Take the messages up to the next one that must wait for them."""
         while self._next_action is None and self._queue:
-            said = self._queue.popleft()
-            if isinstance(said, NewReport):
-                self._reports.append(said)
-            elif isinstance(said, Checkpoint):
-                self._checkpoints.append(said)
+            item = self._queue.popleft()
+            if isinstance(item, NewReport):
+                self._reports.append(item)
+            elif isinstance(item, Checkpoint):
+                self._checkpoints.append(item)
             else:
-                self._next_action = said
+                self._next_action = item
         return self._has_batch
 
     @property

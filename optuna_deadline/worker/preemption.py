@@ -65,7 +65,7 @@ class PreemptionWatcher:
                 for a moment, because it is updated or the host is out of processes.
         """
         try:
-            said = None if self._noticed else read_notice(self._source)
+            notice = None if self._noticed else read_notice(self._source)
         except DeadlineError as error:
             if not self._polled:
                 raise
@@ -76,9 +76,9 @@ class PreemptionWatcher:
         if self._fails:
             _logger.warning("--preemption-notice can be run again.")
         self._polled, self._fails = True, False
-        if said is not None:
+        if notice is not None:
             self._noticed = True
-            left = seconds_left(said, self._clock())
+            left = seconds_left(notice, self._clock())
             _logger.warning(
                 "This host is preempted %s: its trials save and leave in time.",
                 f"in {format_duration(left)}" if left else "now",
@@ -123,12 +123,12 @@ def _cannot(source: str, why: object) -> DeadlineError:
 def _ask_url(url: str) -> str | None:
     with suppress(OSError, ValueError):
         try:
-            said = _get(url, _GOOGLE)
+            notice = _get(url, _GOOGLE)
         except HTTPError as refused:
             if refused.code != 401:
                 return None
-            said = _get(url, {"X-aws-ec2-metadata-token": _token(url)})
-        return None if said.upper() == "FALSE" else said
+            notice = _get(url, {"X-aws-ec2-metadata-token": _token(url)})
+        return None if notice.upper() == "FALSE" else notice
     return None
 
 

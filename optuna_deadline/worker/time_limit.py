@@ -41,9 +41,9 @@ class WorkerTimeLimit:
         """
         left, needed = self.ends_at - time.monotonic(), leaving_seconds(self._overhead.stop)
         if left <= needed:
-            said = f"in {format_duration(left)}" if left > 0 else "over"
+            when = f"in {format_duration(left)}" if left > 0 else "over"
             raise DeadlineError(
-                f"This worker's time limit is {said}, and saving its trials and leaving may take "
+                f"This worker's time limit is {when}, and saving its trials and leaving may take "
                 f"{format_duration(needed)}: give it more time "
                 f"({spelled('max_time', '--max-time')}, or the job's time limit)."
             )

@@ -60,9 +60,9 @@ class Watchdog:
     def check(self) -> bool:
         """Restart it if it has died, and return False in that case; log what it has ended."""
         assert self._process.stdout is not None
-        said = select.poll()  # not select(), which rejects descriptors above 1,023
-        said.register(self._process.stdout, select.POLLIN)
-        while said.poll(0):
+        poll = select.poll()  # not select(), which rejects descriptors above 1,023
+        poll.register(self._process.stdout, select.POLLIN)
+        while poll.poll(0):
             if not (line := self._process.stdout.readline()):
                 break
             _logger.warning("Processes that outlived their trial are ended: %s.", line.strip())

@@ -166,9 +166,9 @@ def _ping_if_readable(engine: sa.Engine) -> None:
     ping = engine.dialect.do_ping
 
     def quick(connection: Any) -> bool:
-        said = select.poll()  # not select(), which rejects descriptors above 1,023
-        said.register(connection.fileno(), select.POLLIN)
-        return ping(connection) if said.poll(0) else True
+        poll = select.poll()  # not select(), which rejects descriptors above 1,023
+        poll.register(connection.fileno(), select.POLLIN)
+        return ping(connection) if poll.poll(0) else True
 
     engine.dialect.do_ping = quick  # type: ignore[method-assign,assignment]
 
