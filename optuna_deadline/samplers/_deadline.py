@@ -110,7 +110,9 @@ class DeadlineSampler(BaseSampler):
     reports, so that a wrong forecast cannot mislead the search for good. Studies with several
     objectives, and those that a pruner filters, as Hyperband does, are sampled as they are.
 
-    The same object works in plain and in elastic studies.
+    The same object works in plain and in elastic studies. A seed counts in the process that starts
+    first: one that joins while a trial runs draws random numbers of its own, since the same script
+    would try the same configurations.
 
     Args:
         sampler: The wrapped sampler, :class:`optuna.samplers.TPESampler` by default.
@@ -167,7 +169,7 @@ class DeadlineSampler(BaseSampler):
         self._floor, self._startup = floor, startup
         self._look = TableLook(storage) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
-        self._warned = False
+        self._warned = self._began = False
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self._sampler})"
@@ -204,7 +206,16 @@ class DeadlineSampler(BaseSampler):
                     "create the study with pruner=DeadlinePruner('2h').",
                     self._sampler,
                 )
+        self._draw_apart(study, trial)
         self._sampler.before_trial(study, trial)
+
+    def _draw_apart(self, study: Study, trial: FrozenTrial) -> None:
+        """Drop the seed if another process of the study runs: the same script has the same one."""
+        if not self._began:
+            self._began = True
+            running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            if any(one.number != trial.number for one in running):
+                self._sampler.reseed_rng()
 
     def after_trial(
         self,

@@ -117,3 +117,34 @@ def test_seed_is_for_the_default_sampler() -> None:
     with pytest.raises(DeadlineError, match="give it to RandomSampler itself"):
         DeadlineSampler(RandomSampler(), seed=1)
     assert str(DeadlineSampler(RandomSampler())) == "DeadlineSampler(RandomSampler)"
+
+
+def test_a_process_that_joins_does_not_draw_what_the_first_one_has_drawn() -> None:
+    study = optuna.create_study()
+
+    def join() -> optuna.Study:
+        return optuna.load_study(
+            study_name=study.study_name,
+            storage=study._storage,
+            sampler=DeadlineSampler(RandomSampler(seed=3)),
+        )
+
+    def draw(process: optuna.Study) -> float:
+        return process.ask().suggest_float("x", 0, 1)
+
+    first, second, third = join(), join(), join()
+    drawn = [draw(first), draw(second), draw(third), draw(first)]
+    assert len({*drawn}) == 4
+    expected = optuna.create_study(sampler=RandomSampler(seed=3))
+    assert [drawn[0], drawn[3]] == [draw(expected), draw(expected)]
+
+
+def test_a_seed_counts_where_no_other_process_runs() -> None:
+    study = optuna.create_study()
+    study.enqueue_trial({"x": 0.5})
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+    study.sampler = DeadlineSampler(RandomSampler(seed=3))
+    expected = optuna.create_study(sampler=RandomSampler(seed=3))
+    enqueued, drawn = study.ask(), study.ask()
+    assert enqueued.suggest_float("x", 0, 1) == 0.5
+    assert drawn.suggest_float("x", 0, 1) == expected.ask().suggest_float("x", 0, 1)
