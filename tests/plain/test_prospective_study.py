@@ -179,6 +179,7 @@ def test_without_forecasts_only_trials_that_have_reported_count_as_pruned() -> N
 def test_tpe_learns_from_paused_trials_as_from_pruned_ones(floor: float) -> None:
     def suggested(state: TrialState, sampler: BaseSampler) -> list[float]:
         study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.ask()  # before others run, so that the seed counts
         study.add_trials(_trial(state, {1: x, 2: x}, x) for x in np.linspace(0, 1, 12).tolist())
         return [study.ask().suggest_float("x", 0, 1) for _ in range(3)]
 
