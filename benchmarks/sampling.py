@@ -22,19 +22,18 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler, QMCSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from benchmarks.accuracy.search import trials_of
+from benchmarks.accuracy.search import NearestSearch
 from benchmarks.measuring import Progress, machine, output_file, quiet, write_json
 from benchmarks.plain import mean_and_error
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.samplers._prospects import Situation
 from optuna_deadline.simulation.cluster import Cluster
-from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.study import simulate
 from optuna_deadline.simulation.workload import Workload
 
@@ -133,52 +132,30 @@ def regret(search: Search, sampler: str, seed: int, trainings: int, helped: bool
     return (min(found) - search.lowest) / (search.median - search.lowest)
 
 
-class _Nearest:
-    """Chooses the configuration of a new trial of an elastic study by a sampler."""
-
-    def __init__(self, search: Search, sampler: BaseSampler, seed: int, helped: bool) -> None:
-        self._points = np.random.default_rng(seed).uniform(size=(_DRAWN, _DIMENSIONS))
-        self.workload = Workload(
-            f"search {seed}",
-            tuple(zip(*(-search.losses(self._points, k + 1) for k in range(STEPS)), strict=True)),
-            tuple(_STEP * search.step_seconds(point) for point in self._points),
-        )
-        self._parameters = [
-            {f"x{k}": float(value) for k, value in enumerate(point)} for point in self._points
-        ]
-        self._space: dict[str, BaseDistribution] = {
-            name: FloatDistribution(0, 1) for name in self._parameters[0]
-        }
-        self._situation = Situation(math.inf, None, {})
-        self._sampler = (
-            DeadlineSampler(sampler, look=lambda *_: self._situation) if helped else sampler
-        )
-
-    def __call__(self, world: World, number: int) -> int:
-        begun = world.configurations
-        seconds = {trial: self.workload.step_seconds[known] for trial, known in begun.items()}
-        self._situation = Situation(world.deadline - world.timeline.now(), STEPS, seconds)
-        study = optuna.create_study(direction="maximize", sampler=self._sampler)
-        study.add_trials(trials_of(world, self._parameters, self._space))
-        wanted = study.ask(self._space).params
-        distances = np.square(self._points - [wanted[name] for name in self._space]).sum(axis=1)
-        distances[list(begun.values())] = math.inf
-        return int(distances.argmin())
-
-
 def elastic_regret(
     search: Search, sampler: str, seed: int, trainings: int, helped: bool, slots: int
 ) -> float:
     """The regret of one elastic study."""
-    chooser = _Nearest(search, _SAMPLERS[sampler](seed), seed, helped)
-    training = STEPS * statistics.fmean(chooser.workload.step_seconds)
+    asked = _SAMPLERS[sampler](seed)
+    points = np.random.default_rng(seed).uniform(size=(_DRAWN, _DIMENSIONS))
+    names = [f"x{k}" for k in range(_DIMENSIONS)]
+    workload = Workload(
+        f"search {seed}",
+        tuple(zip(*(-search.losses(points, k + 1) for k in range(STEPS)), strict=True)),
+        tuple(_STEP * search.step_seconds(point) for point in points),
+        tuple(dict(zip(names, point, strict=True)) for point in points.tolist()),
+    )
     found = simulate(
         "adaptive_halving",
-        chooser.workload,
+        workload,
         Cluster(slots=slots),
-        deadline=trainings * training / slots,
+        deadline=trainings * STEPS * statistics.fmean(workload.step_seconds) / slots,
         seed=seed,
-        search=chooser,
+        search=NearestSearch(
+            workload,
+            dict.fromkeys(names, FloatDistribution(0, 1)),
+            lambda look: DeadlineSampler(asked, look=look) if helped else asked,
+        ),
     ).value
     least = search.median if found is None else -found
     return (least - search.lowest) / (search.median - search.lowest)

@@ -125,6 +125,27 @@ def constraints(trial: FrozenTrial) -> Sequence[float]:
     ]
 
 
+def constraints_so_far(
+    trial: FrozenTrial, compute: Callable[[FrozenTrial], Any] | None
+) -> Sequence[float] | None:
+    """The stored values, or those that it would have if it ended now.
+
+    Args:
+        trial: The trial.
+        compute: The sampler's ``constraints_func``, for a trial that has not ended in Optuna.
+
+    Returns:
+        None if ``compute`` raises: it needs what the objective has not set yet.
+    """
+    values = constraints(trial)
+    if values or compute is None or trial.state.is_finished():
+        return values
+    try:
+        return list(compute(trial))
+    except Exception:
+        return None
+
+
 def constrained(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
     """A copy of the trial with the values of its constraints, as Optuna stores them."""
     shown = copy.copy(trial)

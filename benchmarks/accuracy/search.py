@@ -13,7 +13,7 @@ the bound; a name that does not exist here is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from optuna_deadline import DeadlineSampler
-from optuna_deadline.samplers import Situation
+from optuna_deadline.samplers._prospects import Look, Situation
 from optuna_deadline.simulation.environment import World
 from optuna_deadline.simulation.workload import Workload
 
@@ -36,37 +36,30 @@ _WIDE = 50.0
 _STATES = {"complete": TrialState.COMPLETE, "retired": TrialState.PRUNED}
 
 
-class TableSearch:
-    """One study's search in one table.
+class NearestSearch:
+    """A sampler's search in a workload: each suggestion becomes the nearest configuration.
 
     Args:
-        workload: The table, in the study's order.
-        sampler: One of :data:`SAMPLERS`.
-        seed: The seed of the sampler.
-        earlier: Earlier studies, for the sampler that uses them.
+        workload: The configurations.
+        space: Their parameters.
+        make_sampler: Makes the sampler, with what a DeadlineSampler looks at.
     """
 
     def __init__(
-        self, workload: Workload, sampler: str, seed: int, earlier: Sequence[World] = ()
+        self,
+        workload: Workload,
+        space: Mapping[str, BaseDistribution],
+        make_sampler: Callable[[Look], BaseSampler],
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._space = space_of(workload)
+        self._workload, self._space = workload, dict(space)
         self._parameters = [
             {name: as_in(space, given.get(name)) for name, space in self._space.items()}
             for given in workload.hyperparameters
         ]
         self._places = np.array([self._place(given) for given in self._parameters])
-        self._workload = workload
-        self._sampler: BaseSampler = TPESampler(seed=seed)
-        if sampler == "uniform":
-            self._sampler = RandomSampler(seed=seed)
-        if sampler in ("deadline", "earlier"):
-            self._sampler = DeadlineSampler(
-                self._sampler,
-                look=lambda *_: self._situation,
-                warm_start_from=[self._study(world) for world in earlier],
-            )
         self._situation = Situation(math.inf, None, {})
+        self._sampler = make_sampler(lambda *_: self._situation)
 
     def __call__(self, world: World, number: int) -> int:
         """The untrained configuration that is nearest to the sampler's suggestion."""
@@ -88,13 +81,6 @@ class TableSearch:
         distances = np.square(self._places[free] - suggested).sum(axis=1)
         return free[int(distances.argmin())]
 
-    def _study(self, world: World) -> optuna.Study:
-        """An earlier study, with the parameters of this space."""
-        study = optuna.create_study(direction="maximize")
-        given = [_fitted(self._space, one) for one in world.workload.hyperparameters]
-        study.add_trials(trials_of(world, given, self._space))
-        return study
-
     def _place(self, given: Mapping[str, Any]) -> list[float]:
         """Parameters as a point in a cube; two names are as far apart as a number's bounds."""
         found: list[float] = []
@@ -106,6 +92,38 @@ class TableSearch:
             elif isinstance(space, CategoricalDistribution):
                 found += [math.sqrt(0.5) * (given[name] == choice) for choice in space.choices]
         return found
+
+
+class TableSearch(NearestSearch):
+    """One study's search in one table.
+
+    Args:
+        workload: The table, in the study's order.
+        sampler: One of :data:`SAMPLERS`.
+        seed: The seed of the sampler.
+        earlier: Earlier studies, for the sampler that uses them.
+    """
+
+    def __init__(
+        self, workload: Workload, sampler: str, seed: int, earlier: Sequence[World] = ()
+    ) -> None:
+        def make(look: Look) -> BaseSampler:
+            if sampler == "uniform":
+                return RandomSampler(seed=seed)
+            inner = TPESampler(seed=seed)
+            if sampler == "tpe":
+                return inner
+            known = [self._study(world) for world in earlier]
+            return DeadlineSampler(inner, look=look, warm_start_from=known)
+
+        super().__init__(workload, space_of(workload), make)
+
+    def _study(self, world: World) -> optuna.Study:
+        """An earlier study, with the parameters of this space."""
+        study = optuna.create_study(direction="maximize")
+        given = [_fitted(self._space, one) for one in world.workload.hyperparameters]
+        study.add_trials(trials_of(world, given, self._space))
+        return study
 
 
 def trials_of(

@@ -15,7 +15,7 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from optuna_deadline._optuna import constraints, constraints_func
+from optuna_deadline._optuna import constraints_func, constraints_so_far
 from optuna_deadline.planning.optuna_storage import read_trial
 
 #: The larger one wins. A trial of a study without constraints is of unknown feasibility.
@@ -29,12 +29,7 @@ def feasibility(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any] | None
         trial: The trial.
         compute: The sampler's ``constraints_func``, for a trial that has not ended in Optuna.
     """
-    values = constraints(trial)
-    if not values and compute is not None and not trial.state.is_finished():
-        try:
-            values = list(compute(trial))
-        except Exception:  # it needs what the objective has not set yet
-            return UNKNOWN
+    values = constraints_so_far(trial, compute)
     if not values:
         return UNKNOWN
     return FEASIBLE if all(value <= 0.0 for value in values) else INFEASIBLE

@@ -37,6 +37,7 @@ from optuna_deadline.samplers._prospects import (
     TableLook,
     as_pruned,
     look_ahead,
+    pruned_value,
     with_constraints,
 )
 from optuna_deadline.samplers._warm_start import EarlierBest, OfTrial, StudyLike
@@ -83,12 +84,12 @@ def finish(study: Study, tracker: StudyTracker | None = None) -> None:
 
 
 def _end(study: Study, trial: FrozenTrial) -> None:
-    reports, storage = trial.intermediate_values, storage_of(study)
-    if not reports:
+    storage = storage_of(study)
+    if not trial.intermediate_values:
         storage.set_trial_state_values(id_of_trial(trial), TrialState.FAIL)
         return
-    last = reports[max(reports)]
-    values = None if math.isnan(last) else [last]
+    value = pruned_value(trial)
+    values = None if value is None else [value]
     storage.set_trial_state_values(id_of_trial(trial), TrialState.PRUNED, values)
 
 

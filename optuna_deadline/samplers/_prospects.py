@@ -12,7 +12,7 @@ from typing import Any
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline._optuna import constrained, constraints
+from optuna_deadline._optuna import constrained, constraints, constraints_so_far
 from optuna_deadline.allocation.database.opening import opened_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
@@ -127,17 +127,17 @@ def with_constraints(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any]) 
 
     Args:
         trial: Any trial.
-        compute: The sampler's ``constraints_func``. A trial for which it raises, since it needs
-            what the objective sets later, is shown without its reports.
+        compute: The sampler's ``constraints_func``. A trial for which it raises is shown without
+            its reports.
     """
     if trial.state != TrialState.RUNNING or not trial.intermediate_values or constraints(trial):
         return trial
-    try:
-        return constrained(trial, compute(trial))
-    except Exception:
-        shown = copy.copy(trial)
-        shown.intermediate_values = {}
-        return shown
+    values = constraints_so_far(trial, compute)
+    if values is not None:
+        return constrained(trial, values)
+    shown = copy.copy(trial)
+    shown.intermediate_values = {}
+    return shown
 
 
 def as_pruned(trial: FrozenTrial) -> FrozenTrial:
@@ -147,9 +147,15 @@ def as_pruned(trial: FrozenTrial) -> FrozenTrial:
     """
     if trial.state != TrialState.RUNNING or not trial.intermediate_values:
         return trial
-    shown, last = copy.copy(trial), trial.intermediate_values[max(trial.intermediate_values)]
-    shown.state, shown.value = TrialState.PRUNED, None if math.isnan(last) else last
+    shown = copy.copy(trial)
+    shown.state, shown.value = TrialState.PRUNED, pruned_value(trial)
     return shown
+
+
+def pruned_value(trial: FrozenTrial) -> float | None:
+    """The final value of a trial that is pruned at its last report; None if that is NaN."""
+    last = trial.intermediate_values[max(trial.intermediate_values)]
+    return None if math.isnan(last) else last
 
 
 def _ended(trial: FrozenTrial, direction: str, prospect: float) -> FrozenTrial:

@@ -68,13 +68,16 @@ class TrialSampler:
             # `study.ask`; here the planner asks, in another thread.
             forget_cached_trials(self._study)
             self._study.get_trials(deepcopy=False)  # reads the trials of other processes
-            trial = storage_of(self._study).get_trial(trial_id)
-            if not self._opened and (trial.number > 0 or trial.params):
-                # The same script on another host has begun with the same seed, and would draw the
-                # same configurations.
-                self._study.sampler.reseed_rng()
-            self._opened = True
+            if not self._opened:
+                self._draw_apart(trial_id)
             return Trial(self._study, trial_id)
+
+    def _draw_apart(self, trial_id: int) -> None:
+        """Drop the seed unless this worker starts the study: the same script has the same one."""
+        trial = storage_of(self._study).get_trial(trial_id)
+        if trial.number > 0 or trial.params:
+            self._study.sampler.reseed_rng()
+        self._opened = True
 
     def call(self, work: Callable[[], T], awaited: Callable[[], bool]) -> T:
         """Run a function in the sampler's thread and renew the leases in the meantime.
