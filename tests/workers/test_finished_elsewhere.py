@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import objectives
@@ -13,7 +14,6 @@ from optuna.trial import TrialState
 from tables import table_of
 
 import optuna_deadline
-from optuna_deadline.elastic import agree
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_it_is_stopped_and_not_started_again(
     sqlite_study: optuna.Study, sqlite_url: str, tmp_path: Path
 ) -> None:
-    agree(sqlite_study, "6s")
+    objective = partial(objectives.elastic, last=500)  # 40 s unless it is stopped
 
     def finish() -> None:
         study = optuna.load_study(study_name="study", storage=sqlite_url)
@@ -32,7 +32,15 @@ def test_it_is_stopped_and_not_started_again(
 
     thread = threading.Thread(target=finish, daemon=True)
     thread.start()
-    result = optuna_deadline.run(sqlite_study, objectives.elastic, cpus=1, checkpoints=tmp_path)
+    result = optuna_deadline.run(
+        sqlite_study,
+        objective,
+        cpus=1,
+        deadline="60s",
+        n_trials=1,
+        policy="fifo",
+        checkpoints=tmp_path,
+    )
     thread.join(5)
     assert result.settled
     table = table_of(sqlite_study)
