@@ -69,6 +69,7 @@ class FitSegment(FolderCheckpoints, Segment):
 
     newest = _passed_on(Segment.newest)
     directive = _passed_on(Segment.directive)
+    validated = _passed_on(Segment.validated)
     even = _passed_on(Segment.even)
     regime = _passed_on(Segment.regime)
     limit_slots = _passed_on(Segment.limit_slots)

@@ -66,6 +66,7 @@ class Rounds:
         self._trial, self.rounds, self._every = trial, rounds, report_every
         self._save_every = save_every
         self._segment: Segment = segment(trial)
+        self.validated = self._segment.validated  #: takes the seconds of a validation
         self.elastic = self._segment.elastic
         self.done = 0  #: the rounds before this segment
         self._round = 0  # the last one

@@ -57,6 +57,13 @@ class Segment(Protocol):
         """Report the progress in steps, with fractions; cheap enough for every batch."""
         return None
 
+    def validated(self, seconds: float) -> None:
+        """Count seconds as validation, where the status tells what the slots' time was used for.
+
+        The integrations of Lightning, Keras and Hugging Face call it themselves.
+        """
+        return None
+
     def horizon(self, last_step: int) -> None:
         """Set the step at which the objective ends by itself."""
         return None

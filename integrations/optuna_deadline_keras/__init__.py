@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.monitor = monitor
         self._rounds = Rounds(trial, epochs, save_every=save_every)
+        self._validating_since = 0.0
 
     @property
     def initial_epoch(self) -> int:
@@ -73,6 +75,14 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         for variable, trains in zip(self.model.variables, kept["trainable"], strict=True):
             variable.trainable = trains
         set_random_state(kept["random"])
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Note the time; called by Keras."""
+        self._validating_since = time.monotonic()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Count the validation; called by Keras."""
+        self._rounds.validated(time.monotonic() - self._validating_since)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report, save, leave or prune; called by Keras."""

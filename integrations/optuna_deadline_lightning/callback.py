@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -124,6 +125,7 @@ class DeadlineCallback(Callback):
         self._folders = FormerFolders()
         self._steps = ReportSteps()
         self._unhook: Callable[[], None] = lambda: None
+        self._validating_since = 0.0
         self._trained: pl.Trainer | None = None  # by a fit that has ended
         self._runs, self._looked = LoggerRuns(trial, self.segment.record.name), False
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
@@ -318,6 +320,10 @@ class DeadlineCallback(Callback):
         if self._elastic is not None and not trainer.sanity_checking:
             self._elastic.alive(trainer)
 
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the time."""
+        self._validating_since = time.monotonic()
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report, and end or prune; a worker's trial does so after the module's own hook."""
         if self._elastic is None and not trainer.sanity_checking and trainer.state.fn == "fit":
@@ -392,6 +398,7 @@ class DeadlineCallback(Callback):
     def _validated(self, trainer: pl.Trainer) -> None:
         """Report, save the best, and follow directives."""
         assert self._elastic is not None
+        self.segment.validated(time.monotonic() - self._validating_since)
         self._elastic.controller.leave_if_diverged()
         self._elastic.after_validation(trainer, self._report(trainer))
 

@@ -286,6 +286,8 @@ class SegmentRow(NamedTuple):
     position_to: float | None = None
     trained: float | None = None
     workers: int = 1  #: more than one for a gang over several hosts
+    validated: float | None = None  #: seconds of validations
+    waited: float | None = None  #: seconds of waiting for plans
 
     @property
     def stepped(self) -> bool:

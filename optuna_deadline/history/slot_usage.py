@@ -15,7 +15,9 @@ class SlotUsage:
 
     loading: float = 0.0  #: before the first trial got a slot
     starting: float = 0.0  #: from a grant to the end of the segment's first step
-    training: float = 0.0  #: from there on, with validations and checkpoints
+    training: float = 0.0  #: from there on, with checkpoints
+    validating: float = 0.0  #: as the integrations measure it
+    waiting: float = 0.0  #: from a report to the plan that has seen it
     stopping: float = 0.0  #: from a directive to leave to the exit of the last process
     idle: float = 0.0  #: without a trial
     stepless: float = 0.0  #: the number of segments that were ended before their first step
@@ -43,13 +45,17 @@ def slot_usage(history: History) -> SlotUsage:
     total, held = integral(available, begin, end), integral(used, begin, end)
     first = min((row.granted for row in history.segments), default=end)
     loading = integral(available, begin, min(first, end))
-    starting = stopping = 0.0
+    starting = stopping = validating = waiting = 0.0
     for row in history.segments:
         begun, leaving, until = training_of(row, end)
         starting += row.slots * (begun - row.granted)
         stopping += row.slots * (until - leaving)
-    training = max(0.0, held - starting - stopping)
+        # A validation that goes on after the directive to leave is stopping.
+        validated = min(row.validated or 0.0, leaving - begun)
+        validating += row.slots * validated
+        waiting += row.slots * min(row.waited or 0.0, leaving - begun - validated)
+    training = max(0.0, held - starting - stopping - validating - waiting)
     idle = max(0.0, total - held - loading)
     ended = [row for row in history.segments if row.outcome in ORDERED]
     stepless = sum(not row.stepped for row in ended)
-    return SlotUsage(loading, starting, training, stopping, idle, stepless)
+    return SlotUsage(loading, starting, training, validating, waiting, stopping, idle, stepless)

@@ -139,11 +139,13 @@ class Reported(Message):
 
 @dataclass(frozen=True)
 class Advanced(Message):
-    """A position in the training, in reports."""
+    """A position in the training, in reports, and the use of the time since the first one."""
 
     start: Finite  #: the segment's first position
     position: Finite
     trained: Finite  #: seconds from the first to this one
+    validated: Finite = 0.0  #: seconds of validations since the first one
+    waited: Finite = 0.0  #: seconds of waiting for plans since the first one
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,9 @@ class RankSegment(FolderCheckpoints):
         self._began_at = time.monotonic()
         self._first_position: tuple[float, float] | None = None  # (position, when)
         self._last_progress_at = 0.0
-        self._unsent: tuple[float, float] | None = None  # (position, when)
+        self._position: tuple[float, float] | None = None  # (position, when)
+        self._unsent = False  # whether the worker does not know the newest progress
+        self._validated = self._waited = 0.0  # seconds since the first position
         self._regime: str | None = None
         self._directive_calls = 0
         self._acknowledged = False
@@ -106,8 +108,10 @@ class RankSegment(FolderCheckpoints):
         A trial that trains on until the plan is there would train another epoch in vain.
         """
         if self._unanswered is not None:
+            began = time.monotonic()
             self._link.wait_for_plan(*self._unanswered)
             self._unanswered = None
+            self._count(waited=time.monotonic() - began)
         return self.acknowledge(self._link.newest)
 
     def await_plan(self, step: int) -> None:
@@ -147,17 +151,29 @@ class RankSegment(FolderCheckpoints):
             self._first_position = (position, now)
             if self._imports is not None:
                 self._imports.write()  # by now it has used most of what it will use
-        self._unsent = position, now
+        self._position, self._unsent = (position, now), True
         if now - self._last_progress_at >= _PROGRESS_SECONDS:
             self._last_progress_at = now
             self.send_progress()
 
     def send_progress(self) -> None:
-        """Report the newest position, if it is not reported."""
-        if self._unsent is not None and self._first_position is not None:
-            (position, now), self._unsent = self._unsent, None
-            start, when = self._first_position
-            self._link.send(Advanced(start, position, now - when))
+        """Report the newest progress, if it is not reported."""
+        if self._unsent and self._position is not None and self._first_position is not None:
+            (start, when), (position, now) = self._first_position, self._position
+            self._unsent = False
+            used = self._validated, self._waited
+            self._link.send(Advanced(start, position, now - when, *used))
+
+    def validated(self, seconds: float) -> None:
+        """Count seconds as validation."""
+        self._count(validated=seconds)
+
+    def _count(self, validated: float = 0.0, waited: float = 0.0) -> None:
+        """Count seconds that were no training; those before the first position are the start's."""
+        if self._first_position is not None:
+            self._validated += validated
+            self._waited += waited
+            self._unsent = True
 
     def horizon(self, last_step: int) -> None:
         """Report the last step of the objective."""
@@ -230,6 +246,8 @@ class RankSegment(FolderCheckpoints):
         # CPU slots are alike, and this may be another one.
         os.environ[DEVICES] = ",".join(resumed.devices)
         self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
+        self._position, self._unsent = None, False
+        self._validated = self._waited = 0.0
         self._acknowledged, self._reported_at = False, self._began_at
 
     def leave(self, directive: Directive | None = None) -> NoReturn:

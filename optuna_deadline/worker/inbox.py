@@ -195,6 +195,8 @@ class TrialInbox:
             start=message.start,
             position=message.position,
             trained=message.trained,
+            validated=message.validated,
+            waited=message.waited,
         )
 
     def _write_progress(self) -> None:

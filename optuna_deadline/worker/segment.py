@@ -75,6 +75,8 @@ class Progress:
     start: float | None = None
     position: float | None = None
     trained: float | None = None
+    validated: float | None = None
+    waited: float | None = None
     horizon: int | None = None
     batch: int | None = None
     pausable: bool | None = None
@@ -86,6 +88,8 @@ class Progress:
             "position_from": self.start,
             "position_to": self.position,
             "trained": self.trained,
+            "validated": self.validated,
+            "waited": self.waited,
             "horizon": self.horizon,
             "batch": self.batch,
             "pausable": self.pausable,

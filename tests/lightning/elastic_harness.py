@@ -109,6 +109,9 @@ class PlayedSegment:
     def regime(self, name: str) -> None:
         self.regimes.append(name)
 
+    def validated(self, seconds: float) -> None:
+        assert seconds >= 0.0
+
     def keep_slots(self) -> None:
         self.kept = True
 

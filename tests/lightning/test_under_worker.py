@@ -56,6 +56,7 @@ def train(
         "weights": torch.load(folder / "final.pt", weights_only=True),
         "values": trial.intermediate_values,
         "sizes": [segment.slots for segment in table.segments()],
+        "validated": [(segment.validated, segment.trained) for segment in table.segments()],
         "result": result,
         "regimes": {row.step: row.regime for row in table.reports() if row.regime is not None},
         "row": StudyWatcher(table, terms.read_stored(database, study)).view().rows[0],
@@ -78,6 +79,7 @@ def test_a_resized_trial_ends_as_if_it_never_was(
     for name, weights in whole["weights"].items():
         assert (weights - resized["weights"][name]).abs().max() < 1e-6
     assert resized["values"] == pytest.approx(whole["values"])
+    assert all(0.0 < validated < trained for validated, trained in resized["validated"])
     worlds = [step["world"] for step in resized["steps"].values()]
     assert 1 in worlds and 2 in worlds
 

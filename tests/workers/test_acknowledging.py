@@ -88,3 +88,41 @@ def test_the_last_position_is_sent_when_a_trial_leaves(tmp_path: Path) -> None:
     segment.send_progress()
     assert [each.position for each in sent if isinstance(each, Advanced)] == [0.5, 1.5]
     assert sent[-1] == Obeys()
+
+
+def test_validations_and_waits_count_from_the_first_position_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was before it is part of the start, and the next segment counts anew."""
+    sent: list[Message] = []
+    clock = [100.0]
+    monkeypatch.setattr("optuna_deadline.rank.trial.time.monotonic", lambda: clock[0])
+
+    def wait_for_plan(step: int, until: float) -> None:
+        clock[0] += 0.5
+
+    def counts() -> list[tuple[float, float]]:
+        return [(each.validated, each.waited) for each in sent if isinstance(each, Advanced)]
+
+    link: Any = SimpleNamespace(
+        newest=KEEP, next_look=0, send=sent.append, wait_for_plan=wait_for_plan,
+        next_segment=lambda _: Resumed(2, ()),
+    )  # fmt: skip
+    segment = RankSegment(
+        cast(Link, link), rank=0, world_size=1, fence=1, folder=tmp_path, resume=None,
+        direction="minimize",
+    )  # fmt: skip
+    trial = RankTrial(cast(Link, link), segment, 0)
+    segment.validated(9.0)
+    segment.progress(1.0)
+    segment.validated(2.0)
+    trial.report(0.5, 1)
+    assert counts() == [(0.0, 0.0), (2.0, 0.0)]
+    segment.directive()
+    segment.directive()
+    segment.send_progress()
+    assert counts()[2:] == [(2.0, 0.5)]
+    segment.keep_warm()
+    segment.send_progress()
+    segment.progress(2.0)
+    assert counts()[3:] == [(0.0, 0.0)]

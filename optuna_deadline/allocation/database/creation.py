@@ -12,7 +12,7 @@ _ADVISORY_LOCK = 0x0D_EAD_11E
 _STATEMENT = 60.0  # seconds: another process may hold the lock while it creates the tables
 _IDLE = 10.0  # seconds between statements, in which the schema is inspected
 #: The version of the schema; each change of the tables raises it.
-VERSION = 20
+VERSION = 21
 
 
 def create_or_check(engine: sa.Engine) -> None:

@@ -240,6 +240,9 @@ segment = _table(
     sa.Column("position_to", _FINITE),
     sa.Column("trained", _FINITE),
     sa.Column("workers", sa.Integer),  # NULL for one host
+    # Seconds of that time in validations, and in waits for a plan.
+    sa.Column("validated", _FINITE),
+    sa.Column("waited", _FINITE),
 )
 
 #: For a gang over several workers, the part of each member; the member deletes its row when its

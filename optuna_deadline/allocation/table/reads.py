@@ -40,7 +40,10 @@ TRIALS = Records(
 WORKERS = Records(Worker, schema.worker, "w")
 SLOTS = Records(lambda *row: Slot(*[*row[:10], (), row[10]]), schema.slot, "s", fields=Slot)
 _SEGMENTS = Records(
-    lambda *row: SegmentRow(*[*row[:11], row[11] or 1]), schema.segment, "g", fields=SegmentRow
+    lambda *row: SegmentRow(*[*row[:11], row[11] or 1, *row[12:]]),
+    schema.segment,
+    "g",
+    fields=SegmentRow,
 )
 _REPORTS = Records(
     lambda *row: ReportRow(*[*row[:3], math.nan if row[3] is None else row[3], *row[4:]]),

@@ -121,6 +121,8 @@ class Segments(Reaping):
         position_from: float | None,
         position_to: float | None,
         trained: float | None,
+        validated: float | None = None,
+        waited: float | None = None,
         horizon: int | None,
         batch: int | None = None,
         pausable: bool | None = None,
@@ -136,7 +138,8 @@ class Segments(Reaping):
         given = {
             "me": worker_id, "number": grant.number, "fence": grant.fence, "startup": startup,
             "position_from": position_from, "position_to": position_to, "trained": trained,
-            "horizon": horizon, "batch": batch, "pausable": pausable,
+            "validated": validated, "waited": waited, "horizon": horizon, "batch": batch,
+            "pausable": pausable,
         }  # fmt: skip
         if self.database.postgresql:
             with self._alone() as tx:
@@ -192,7 +195,7 @@ _ADD_REPORTS = (
 )
 _PROGRESS_OF_SEGMENT = (
     "UPDATE @segment SET startup = :startup, position_from = :position_from, "
-    "position_to = :position_to, trained = :trained"
+    "position_to = :position_to, trained = :trained, validated = :validated, waited = :waited"
 )
 _PROGRESS_OF_TRIAL = (
     "UPDATE @trial SET horizon = coalesce(:horizon, horizon), batch = coalesce(:batch, batch), "

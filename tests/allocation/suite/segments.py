@@ -200,7 +200,9 @@ class WriteSuite:
             startup=None,
             position_from=1,
             position_to=2,
-            trained=None,
+            trained=4.0,
+            validated=1.5,
+            waited=0.25,
             horizon=None,
             batch=64,
             pausable=False,
@@ -215,6 +217,7 @@ class WriteSuite:
         assert [row.fence for row in table.segments()] == [1, 2, 3]
         [running] = [row for row in table.segments() if row.ended is None]
         assert (running.position_from, running.startup) == (1, None)
+        assert (running.trained, running.validated, running.waited) == (4.0, 1.5, 0.25)
 
     def test_a_limited_trial_is_granted_no_more_slots_than_it_can_train_on(
         self, world: AllocationWorld
