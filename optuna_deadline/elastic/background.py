@@ -40,6 +40,7 @@ def planner_thread(
     interval: float,
     changed: Callable[[], None],
     planned: Callable[[float], None],
+    closes_at: Callable[[], float],
 ) -> PeriodicThread:
     """A thread that plans at intervals, and again soon if the database is unreachable.
 
@@ -48,6 +49,8 @@ def planner_thread(
         interval: Seconds between two plans.
         changed: Called after a change, so that the worker reads it at once.
         planned: Called after the ticks with the time at which they began.
+        closes_at: When the study's training must stop, by the monotonic clock: a plan is made
+            then, so that the study ends as soon as its last trial has left.
     """
 
     refused = False
@@ -68,7 +71,8 @@ def planner_thread(
                     describe_database_error(error),
                 )
             return RETRY_SECONDS  # the worker says that the database is unreachable, once
-        return interval
+        left = closes_at() - time.monotonic()
+        return min(interval, left) if left > 0 else interval
 
     return PeriodicThread("planner", work)
 

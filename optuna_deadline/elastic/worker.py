@@ -199,7 +199,7 @@ class ElasticWorker:
             if planner.is_elected:
                 agent.plan_made(began, planner.looks)
 
-        thread = planner_thread(ticks, interval, agent.wake, planned)
+        thread = planner_thread(ticks, interval, agent.wake, planned, lambda: planner.closes_at)
         agent.replan_by(thread.wake)
         publisher = dashboard_publisher(
             self._database,

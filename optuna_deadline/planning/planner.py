@@ -126,6 +126,7 @@ class Planner:
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest round trips to the table
         self._started = started
         self.quiet_until = -math.inf
+        self.closes_at = math.inf  #: when training must stop, in seconds of the clock
         #: By trial the step of the next report that decides about it, as the objective counts.
         self.looks: Mapping[int, int] = {}
 
@@ -177,7 +178,9 @@ class Planner:
             reading = self._reader.read(orders.deadline)
         snapshot = reading.snapshot
         end = orders.end if self._pool_budget is None else self._pool_budget.training_end(orders)
-        closes_in = end - snapshot.now - self._closing_seconds(reading)
+        closing = self._closing_seconds(reading)
+        closes_in = end - snapshot.now - closing
+        self.closes_at = self._clock() + closes_in
         if self._end.retire_excess(
             term.number, reading, closes_in, self._reader.best_reports, self._poll_trips[-1]
         ):
@@ -196,6 +199,9 @@ class Planner:
             )  # its own lease has expired, so the table counts no worker as alive
         if self._reads_parameters:
             reading = with_parameters(reading, self._trials.parameters())
+        if self._pool_budget is None:  # else policies subtract what it takes to give slots back
+            snapshot = replace(reading.snapshot, deadline=orders.deadline - closing)
+            reading = replace(reading, snapshot=snapshot)
         plan, unconstrained = self._plan(reading)
         self.looks = {number: self._reader.own_step(step) for number, step in plan.looks.items()}
         size = 0

@@ -176,7 +176,7 @@ class Snapshot:
 
     now: float
     started: float
-    deadline: float
+    deadline: float  #: when training must stop: the study's, less what its end takes
     capacity: int  #: slots of the pool that live workers offer
     largest_gang: int  #: slots of the largest worker, or of workers that can share a gang
     trials: tuple[TrialView, ...] = ()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import optuna
 import pytest
 
 from optuna_deadline.allocation.records import Orders, PlannedTrial, ReportRow
 from optuna_deadline.allocation.table.memory import MemoryTable
-from optuna_deadline.forecasting.throughput import distant_database_seconds
+from optuna_deadline.forecasting.throughput import (
+    PRIOR_STOP,
+    closing_seconds,
+    distant_database_seconds,
+)
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
+from optuna_deadline.policies import Plan, Policy, Snapshot
+from optuna_deadline.policies.base import Resources
 from optuna_deadline.study import policy_choice
 
 DEADLINE = 1e6
@@ -56,13 +63,13 @@ class World:
     trip: float = 0.0
     time: float = 1000.0
 
-    def begin(self) -> Planner:
+    def begin(self, policy: Policy | None = None) -> Planner:
         self.table = FarTable(now=lambda: self.time, deadline=DEADLINE)
         self.table.register("me", "host", 1, [], 4)
         study = optuna.create_study(direction="maximize")
         return Planner(
-            OptunaTrials(study), self.table, policy_choice.make("fifo", {}), direction="maximize",
-            started=1000.0, worker_id="me", clock=lambda: self.time,
+            OptunaTrials(study), self.table, policy or policy_choice.make("fifo", {}),
+            direction="maximize", started=1000.0, worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
 
 
@@ -79,6 +86,29 @@ def test_the_planner_closes_so_much_earlier(trip: float, closed: bool) -> None:
     world.table.renew("me", [])
     planner.tick()
     assert world.table.orders("").settled is closed
+
+
+class Noting(Resources):
+    """Notes until when it is to plan."""
+
+    deadlines: ClassVar[list[float]] = []
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        self.deadlines.append(snapshot.deadline)
+        return Plan()
+
+
+def test_a_policy_plans_until_training_must_stop() -> None:
+    """A trial that it starts after that would make no step."""
+    world.time, world.trip = 1000.0, 0.0
+    planner = world.begin(Noting())
+    planner.tick()
+    closes = DEADLINE - closing_seconds(PRIOR_STOP)
+    assert Noting.deadlines == [closes] and planner.closes_at == closes
+    world.time = closes + 0.001
+    world.table.renew("me", [])
+    planner.tick()
+    assert Noting.deadlines == [closes] and world.table.orders("").settled
 
 
 class SlowOptuna(OptunaTrials):

@@ -281,6 +281,15 @@ class TestPlan:
         plan = POLICY.plan(snapshot(paused, on, left=1.2, slots=4, speedup=ALONE))
         assert plan.start == 0 and not runs(plan, 0) and runs(plan, 1)
 
+    def test_a_trial_within_its_last_step_keeps_its_slot(self) -> None:
+        """No further step fits, but the one that it is in may end; another gang is too late."""
+        best, quick = trial(0, [0.9] * 40), replace(trial(1, [0.1], "paused"), step_seconds=0.1)
+        rest = [trial(n, [0.0] * 2, "retired") for n in range(2, 9)]
+        late = snapshot(best, quick, *rest, left=0.9, slots=1)
+        assert AdaptiveHalving(n_trials=9).plan(late).orders[0].slots == 1  # type: ignore[union-attr]
+        late = snapshot(best, *rest, left=0.9, slots=2, speedup=Speedup({2: 1.8}))
+        assert AdaptiveHalving(n_trials=9).plan(late).orders[0].slots == 1  # type: ignore[union-attr]
+
     def test_the_last_one_has_the_slots_that_it_can_use(self) -> None:
         rest = [trial(n, [0.0] * 2, "retired") for n in range(1, 9)]
         policy = AdaptiveHalving(n_trials=9)

@@ -134,7 +134,11 @@ class Placement:
         return next((goal for goal in self._goals if goal > trial.step), trial.step + 1)
 
     def _run(self, claim: SlotCandidate, gang: int) -> None:
-        """Give a trial the slots that it can use, if it can still make a step."""
+        """Give a trial the slots that it can use.
+
+        One that starts or moves has to make a step in time. One that stays where it is is within
+        a step, and may end it.
+        """
         trial, pool = claim.trial, self._pool
         if trial.number in self._orders or self._free < 1:
             return
@@ -142,12 +146,16 @@ class Placement:
         if trial.running:
             held = pool.kept(trial.slots, self._free)
             grows = slots > held and held == trial.slots and self._growth_pays(trial, slots)
-            slots = slots if grows else held
-        moves = not trial.running or slots != trial.slots
-        step = (trial.step_seconds or pool.step) / pool.speedup(slots)
-        if not trial.reports or self._in_time(step + pool.start * moves):
+            slots = slots if grows and self._makes_a_step(trial, slots) else held
+        stays = trial.running and slots == trial.slots
+        if stays or not trial.reports or self._makes_a_step(trial, slots):
             self._orders[trial.number] = Run(slots, claim.reason)
             self._free -= slots
+
+    def _makes_a_step(self, trial: TrialView, slots: int) -> bool:
+        """Whether a trial makes a step on other slots before the deadline."""
+        step = (trial.step_seconds or self._pool.step) / self._pool.speedup(slots)
+        return self._in_time(self._pool.start + step)
 
     def _growth_pays(self, trial: TrialView, slots: int) -> bool:
         """Whether a trial reaches its goal sooner in a larger gang, with the restart counted."""

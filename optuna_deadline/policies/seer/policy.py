@@ -225,16 +225,16 @@ def _means(snapshot: Snapshot, steps: tuple[int, ...], pace: float) -> Means:
 
 def _time(snapshot: Snapshot) -> float:
     """Rounded seconds in which trials can still train."""
-    return _round_down(snapshot.time_left - CLOSING - snapshot.overhead.stop)
+    closing = 0.0 if snapshot.money is None else CLOSING + snapshot.overhead.stop
+    return _round_down(snapshot.time_left - closing)
 
 
 def _holds_until(snapshot: Snapshot) -> float:
     """Until when the time rounds to the same, and no other trial becomes due by its slots."""
     time, lost = _time(snapshot), snapshot.overhead.total
-    closing = time + CLOSING + snapshot.overhead.stop if time > 0 else 0.0
     settling = [trial.changed + lost for trial in snapshot.trials if trial.running]
     later = [instant for instant in settling if instant > snapshot.now]
-    return min([snapshot.deadline - closing, *later])
+    return min([snapshot.deadline - max(0.0, time), *later])
 
 
 def _first(snapshot: Snapshot, contenders: Sequence[TrialView], left: int | None) -> Plan:
