@@ -192,17 +192,18 @@ class StudyWatcher:
         del self._decisions[:-_DECISIONS]
 
     def _shown_decisions(self, now: float) -> tuple[Decision, ...]:
-        """The newest decisions; the gate's only if it stayed closed for a while."""
+        """The newest decisions; the gate's only once it has stayed closed for a while."""
         found, began = list(self._decisions), self._terms.started
         for (closed, at, is_open), then in zip_longest(self._gates, self._gates[1:]):
             until = now if then is None else then[1]
             if is_open or until - at < _GATE_SECONDS:
                 continue
             words = "no new trial starts for now: none could catch up"
-            found.append((closed, Decision(at - began, words)))
+            found.append((closed, Decision(at + _GATE_SECONDS - began, words)))
             if then is not None:
                 found.append((then[0], Decision(until - began, "new trials start again")))
-        return tuple(one for _, one in sorted(found, key=itemgetter(0))[-_DECISIONS:])
+        in_time = sorted(found, key=lambda entry: (entry[1].at, entry[0]))
+        return tuple(one for _, one in in_time[-_DECISIONS:])
 
     def _plan_words(self, event: Event) -> str:
         """The numbers in a trial's plan; empty if only the reason has changed."""

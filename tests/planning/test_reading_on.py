@@ -153,22 +153,29 @@ def test_a_short_time_without_new_trials_and_the_pause_of_an_ended_trial_are_not
     table, term = _with_trials(range(2), clock)
     watcher = StudyWatcher(table, TERMS)
 
-    def said() -> list[str]:
-        return [decision.words for decision in watcher.view().decisions]
+    told: list[str] = []
+
+    def decisions() -> list[str]:
+        """What is new stands at the end."""
+        before = list(told)
+        told[:] = [decision.words for decision in watcher.view().decisions]
+        assert told[: len(before)] == before
+        return list(told)
 
     for seconds in (1.0, 0.5, 2.0, 0.5):
         clock[0] += seconds
         table.set_gate("w", term, seconds < 1.0)
-        assert said() == []
+        assert decisions() == []
     clock[0] += 1.0
     table.set_gate("w", term, False)
-    clock[0] += 6.0
-    [closed] = said()
+    clock[0] += 3.0
+    table.write_plan("w", term, [Assignment(1, "pause", None, 0, "others go first")])
+    assert decisions() == ["trial 1 pauses: others go first"]
+    clock[0] += 3.0
+    [_, closed] = decisions()
     assert closed.startswith("no new trial starts for now")
     table.set_gate("w", term, True)
-    assert said() == [closed, "new trials start again"]
-    table.write_plan(
-        "w", term, [Assignment(n, "pause", None, 0, "others go first") for n in (0, 1)]
-    )
+    assert decisions()[2:] == ["new trials start again"]
+    table.write_plan("w", term, [Assignment(0, "pause", None, 0, "others go first")])
     table.retire("w", term, {0: "is over"})
-    assert said()[2:] == ["trial 1 pauses: others go first"]
+    assert len(decisions()) == 3
