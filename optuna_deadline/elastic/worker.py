@@ -38,7 +38,12 @@ from optuna_deadline.elastic.heartbeat import heartbeat_file
 from optuna_deadline.elastic.lifecycle import join, leaving_on_signals, when_answering
 from optuna_deadline.elastic.result import Result, study_result
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.forecasting.throughput import Overhead, learn_overhead
+from optuna_deadline.forecasting.throughput import (
+    PRIOR_EXPONENT,
+    PRIOR_EXPONENT_OF_CPUS,
+    Overhead,
+    learn_overhead,
+)
 from optuna_deadline.history.shortfalls import shortfalls_by_joining
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.planning.best_model import CheckpointAvailability
@@ -189,6 +194,7 @@ class ElasticWorker:
             budget_account=self._ledger,
             max_pool_slots=self._ceiling,
             max_slots=self.terms.max_slots,
+            exponent=PRIOR_EXPONENT if self._offer.gpus else PRIOR_EXPONENT_OF_CPUS,
             keep_all=keeps_all_checkpoints(self.study),
         )
         interval = max(0.5, poll)

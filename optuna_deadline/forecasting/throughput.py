@@ -22,6 +22,10 @@ from optuna_deadline.forecasting.regimes import (
 #: optimistic enough to try a second slot, and one try replaces it by a measurement).
 PRIOR_EXPONENT = 0.9
 
+#: The same for processes on the cores of one CPU: two were 0.8 to 1.35 times as fast as one in the
+#: demo's tasks. Here, too, the second slot is worth a try.
+PRIOR_EXPONENT_OF_CPUS = 0.3
+
 #: Before any measurement, a gang over several hosts has this share of its speed on one.
 #: Four slots on two hosts ran at 0.35 to 0.81 of the speed of four on one in Pollux's traces of
 #: six models, 0.61 the median: optimistic enough to try one of twice the size, and no larger.
@@ -50,11 +54,13 @@ class Speedup:
         measured: S(k) by k, of gangs on one host.
         crossing: S(k) by k, of gangs on several hosts.
         pack: The largest gang that fits on one host; larger ones cross hosts. None if none does.
+        exponent: Beyond the measured sizes, a gang of k is k ** exponent times as fast.
     """
 
     measured: Mapping[int, float] = field(default_factory=dict)
     crossing: Mapping[int, float] = field(default_factory=dict)
     pack: int | None = None
+    exponent: float = PRIOR_EXPONENT
 
     def __call__(self, slots: int) -> float:
         """S(k), on as few hosts as possible."""
@@ -80,7 +86,7 @@ class Speedup:
         sizes, speeds = self._points
         place = bisect_left(sizes, slots)
         if place == len(sizes):
-            return float(speeds[-1] * (slots / sizes[-1]) ** PRIOR_EXPONENT)
+            return float(speeds[-1] * (slots / sizes[-1]) ** self.exponent)
         if sizes[place] == slots:
             return speeds[place]
         below, above = sizes[place - 1], sizes[place]
@@ -111,12 +117,12 @@ def _of(speedup: Speedup, pace: SegmentPace) -> float:
     return speedup.across(pace.slots) if pace.across else speedup.packed(pace.slots)
 
 
-def _medians(ratios: Mapping[tuple[int, bool], list[float]]) -> Speedup:
+def _medians(ratios: Mapping[tuple[int, bool], list[float]], exponent: float) -> Speedup:
     packed, crossing = dict[int, float](), dict[int, float]()
     for (slots, across), found in ratios.items():
         if found:
             (crossing if across else packed)[slots] = median(found)
-    return Speedup(packed, crossing)
+    return Speedup(packed, crossing, exponent=exponent)
 
 
 _LEAST = 2.0  # seconds on a number of slots, below which its speed is not known
@@ -129,20 +135,23 @@ Ratios = Mapping[Kind, float]
 class Throughputs:
     """The speeds of gangs and trials, updated by segment.
 
+    Args:
+        exponent: Of the speed of gangs that were not measured.
+
     Attributes:
         speedup: S(k) as the median ratio over the trials that trained on one slot and on k.
         step_seconds: Seconds that a step of each trial takes on one slot in its present regime.
         schedule: The changes of regime that all trials come to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, exponent: float = PRIOR_EXPONENT) -> None:
         self._regimes: dict[int, TrialRegimes] = defaultdict(TrialRegimes)
         self._paces: dict[int, dict[int, SegmentPace]] = defaultdict(dict)
         self._ratios: dict[int, Ratios] = {}
         self._ranked: dict[Kind, list[float]] = defaultdict(list)  # those of all trials
         self._gangs: set[int] = set()  # trials on several slots, which S(k) is learned from
         self._fresh: set[int] = set()
-        self.speedup = Speedup()
+        self.speedup = Speedup(exponent=exponent)
         self.step_seconds: dict[int, float] = {}
         self.schedule: Sequence[PaceChange] = ()
 
@@ -177,7 +186,7 @@ class Throughputs:
                 self._rank(self._ratios.get(number, {}), ratios)
                 self._ratios[number] = ratios
         if moved:
-            self.speedup = _medians(self._ranked)
+            self.speedup = _medians(self._ranked, self.speedup.exponent)
             self._fresh |= self._gangs
         for number in self._fresh:
             paces = self._by_regime(number)[-1]

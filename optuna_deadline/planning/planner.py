@@ -12,7 +12,11 @@ from optuna_deadline.allocation.records import Orders, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, intact
 from optuna_deadline.errors import DeadlineError, LeaseLost
-from optuna_deadline.forecasting.throughput import closing_seconds, distant_database_seconds
+from optuna_deadline.forecasting.throughput import (
+    PRIOR_EXPONENT,
+    closing_seconds,
+    distant_database_seconds,
+)
 from optuna_deadline.planning.best_model import BestModel
 from optuna_deadline.planning.billing.budget import BudgetAccount, PoolBudget
 from optuna_deadline.planning.demand import ClaimEstimator, idle_plan, unconstrained_plan
@@ -70,6 +74,7 @@ class Planner:
         budget_account: Tracks what was spent, if slots cost money.
         max_pool_slots: The most slots that the study can buy.
         max_slots: The most slots of a trial; no limit by default.
+        exponent: Of the speed of gangs that were not measured.
         keep_all: Whether all checkpoints stay after the study, not only the best model's.
     """
 
@@ -87,6 +92,7 @@ class Planner:
         budget_account: BudgetAccount | None = None,
         max_pool_slots: int = 0,
         max_slots: int | None = None,
+        exponent: float = PRIOR_EXPONENT,
         keep_all: bool = False,
     ) -> None:
         self._pool_budget = (
@@ -113,7 +119,7 @@ class Planner:
         self._end = StudyEnd(
             trials, table, worker_id, self._best_model, self._end_reporter, keep_all=keep_all
         )
-        self._reader = SnapshotReader(table, direction, started, max_slots)
+        self._reader = SnapshotReader(table, direction, started, max_slots, exponent)
         self._bound_planner = BoundPlanner(table)
         self._claim_estimator = ClaimEstimator(policy)
         self._logged_limit: int | None = None

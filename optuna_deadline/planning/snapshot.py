@@ -15,6 +15,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
     KEPT_COSTS,
+    PRIOR_EXPONENT,
     Overhead,
     SegmentPace,
     Speedup,
@@ -116,6 +117,7 @@ class SnapshotReader:
         direction: "minimize" or "maximize".
         started: When the study began, in the database's seconds.
         max_slots: The most slots of a trial in the study's terms.
+        exponent: Of the speed of gangs that were not measured.
 
     Attributes:
         limits: On how many slots its trials can train.
@@ -128,6 +130,7 @@ class SnapshotReader:
         direction: str,
         started: float,
         max_slots: int | None = None,
+        exponent: float = PRIOR_EXPONENT,
     ) -> None:
         self.limits = SlotLimits(max_slots)
         self._table = table
@@ -138,7 +141,7 @@ class SnapshotReader:
         self._rendezvous_history = RendezvousHistory()
         self._priced = Speedup()
         self._slot_seconds_done = 0.0
-        self._throughputs = Throughputs()
+        self._throughputs = Throughputs(exponent)
         self._startups, self._stops = _Costs(), _Costs()
         self._overhead = Overhead()
         self._stale = set[int]()  # trials whose views are older than what was read

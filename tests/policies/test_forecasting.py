@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optuna_deadline.forecasting.throughput import (
+    PRIOR_EXPONENT_OF_CPUS,
     PRIOR_STARTUP,
     SegmentPace,
     Speedup,
@@ -65,6 +66,17 @@ def test_throughputs_kept_up_are_those_learned_anew() -> None:
             anew = learn_throughputs(paces.values())
             assert kept.speedup.measured == pytest.approx(dict(anew.speedup.measured))
             assert kept.step_seconds == pytest.approx(anew.step_seconds)
+
+
+def test_what_is_assumed_of_gangs_on_a_cpu_stays_assumed_beyond_what_is_measured() -> None:
+    """A second core is worth a try, and a lower guess than that of GPUs."""
+    found = Throughputs(PRIOR_EXPONENT_OF_CPUS)
+    assert 1.1 < found.speedup(2) < Throughputs().speedup(2)
+    found.take(0, SegmentPace(0, 1, 10, 10))
+    found.take(1, SegmentPace(0, 2, 15, 10))
+    found.learn()
+    assert found.speedup(2) == 1.5
+    assert found.speedup(4) == pytest.approx(1.5 * 2**PRIOR_EXPONENT_OF_CPUS)
 
 
 def test_gangs_over_several_hosts_have_a_speed_of_their_own() -> None:
