@@ -71,9 +71,9 @@ def examples(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_ends_by_itself_and_says_what_it_found(name: str, examples: Path) -> None:
-    seconds, said = SAYS[name]
+    seconds, expected = SAYS[name]
     printed = run(examples / name, seconds)
-    assert re.search(said, printed), printed
+    assert re.search(expected, printed), printed
     if name == "budget.py":
         spent, budget = map(float, re.findall(r"(?:Spent|of) (\d\.\d+)", printed)[:2])
         assert 0 < spent <= budget
@@ -130,8 +130,8 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(examples: Path) -> No
     script = examples / "notebook.py"
     script.write_text("\n\n".join(code))
     printed = run(script, 7)
-    for said in ("hypersched ", "fifo ", "best accuracy 0.", "Allocation"):
-        assert said in printed
+    for expected in ("hypersched ", "fifo ", "best accuracy 0.", "Allocation"):
+        assert expected in printed
 
 
 def test_the_notebook_is_kept_without_outputs() -> None:

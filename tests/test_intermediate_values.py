@@ -68,15 +68,15 @@ def test_values_stored_again_after_a_lost_answer_are_there_once(storage_url: str
 def test_hundreds_of_values_cost_a_few_statements(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url)
     trial = study.ask()
-    said: list[str] = []  # once for each set of parameters: drivers send them one by one
+    statements: list[str] = []  # once for each set of parameters: drivers send them one by one
     engine = study._storage._backend.engine  # type: ignore[attr-defined]
 
     def note(c: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        said.extend([statement] * (len(parameters) if isinstance(parameters, list) else 1))
+        statements.extend([statement] * (len(parameters) if isinstance(parameters, list) else 1))
 
     sa.event.listen(engine, "before_cursor_execute", note)
     store_values(study._storage, trial._trial_id, {step: 0.5 for step in range(500)})
-    assert len(said) == 3, said
+    assert len(statements) == 3, statements
     assert len(study.get_trials()[0].intermediate_values) == 500
 
 

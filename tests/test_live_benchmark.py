@@ -70,8 +70,8 @@ def test_who_is_not_installed_is_left_out_in_words(
     file = tmp_path / "live.json"
     file.write_text(json.dumps(EMPTY))
     main(["--deadline", "30", "--contender", "ray_asha", "--json", str(file)])
-    said = capsys.readouterr().out
-    assert "ray_asha is left out" in said and 'pip install "ray[tune]"' in said
+    output = capsys.readouterr().out
+    assert "ray_asha is left out" in output and 'pip install "ray[tune]"' in output
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ def settings(engine: sa.Engine) -> dict[str, Any]:
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         [isolation] = cursor.fetchone() or ()
-    said = driver.info.get_parameters() if hasattr(driver, "prepare_threshold") else {}
-    said = said or driver.info.dsn_parameters
-    found = {key: said.get(key) for key in ("connect_timeout", "tcp_user_timeout")}
-    found |= {"name": said.get("application_name"), "isolation": isolation}
+    given = driver.info.get_parameters() if hasattr(driver, "prepare_threshold") else {}
+    given = given or driver.info.dsn_parameters
+    found = {key: given.get(key) for key in ("connect_timeout", "tcp_user_timeout")}
+    found |= {"name": given.get("application_name"), "isolation": isolation}
     found["prepares"] = getattr(driver, "prepare_threshold", None)
     connection.close()
     return found

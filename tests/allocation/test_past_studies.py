@@ -87,15 +87,17 @@ def test_a_newcomer_looks_at_the_workers_of_its_slots_alone(sqlite_url: str) -> 
     """However many there were in the database: a search for each offer, and no scan."""
     world = sql_world(sqlite_url)
     world.join("w", cpus=2, study="now")
-    database, said = connect(sqlite_url), []
+    database, statements = connect(sqlite_url), []
 
     def note(statement: str, parameters: Any, _: Any) -> None:
         if statement.startswith(f"DELETE FROM {offer.name} "):
-            said.append((statement, parameters))
+            statements.append((statement, parameters))
 
     with listening(note):
         world.join("me", cpus=2, study="next")
-    assert len(said) == 2, "one for each slot"
+    assert len(statements) == 2, "one for each slot"
     with database.engine.connect() as connection:
-        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0][0]}", said[0][1])
+        rows = connection.exec_driver_sql(
+            f"EXPLAIN QUERY PLAN {statements[0][0]}", statements[0][1]
+        )
         assert not [row[3] for row in rows if row[3].startswith(f"SCAN {worker.name}")]

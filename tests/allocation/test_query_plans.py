@@ -61,7 +61,7 @@ def grown(postgres: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.fixture
-def said(grown: Database) -> Iterator[list[tuple[str, Any]]]:
+def sent(grown: Database) -> Iterator[list[tuple[str, Any]]]:
     """Every statement that is sent meanwhile, with its parameters."""
     statements: list[tuple[str, Any]] = []
 
@@ -105,10 +105,10 @@ def _work(table: AllocationTable) -> None:
 
 @pytest.mark.slow
 def test_no_scan_of_a_table_that_grows(
-    grown: Database, said: list[tuple[str, Any]], plan_of: Callable[[str, Any], str]
+    grown: Database, sent: list[tuple[str, Any]], plan_of: Callable[[str, Any], str]
 ) -> None:
     _work(AllocationTable(grown, "pool7", 7))
-    asked = [(s, p) for s, p in said if re.match(r"SELECT|UPDATE|DELETE|WITH", s) and PREFIX in s]
+    asked = [(s, p) for s, p in sent if re.match(r"SELECT|UPDATE|DELETE|WITH", s) and PREFIX in s]
     assert len(asked) > 30
     scan = re.compile(rf"Seq Scan on {PREFIX}({'|'.join(GROWING)})\b")
     for statement, parameters in asked:

@@ -176,19 +176,19 @@ def test_no_password_gets_out(
         world.database = database
         world.join("a")
         world.grant("a")
-        said = [repr(event) for event in world.table().events()]
-        said += [repr(database.engine), str(database.url)]
+        output = [repr(event) for event in world.table().events()]
+        output += [repr(database.engine), str(database.url)]
     finally:
         disconnect(database)
     for bad in (url.set(port=1), url.set(database="nowhere")):
         with pytest.raises(sa.exc.OperationalError) as away:
             connect(bad)
-        said += [str(away.value), describe_database_error(away.value)]
+        output += [str(away.value), describe_database_error(away.value)]
     for text in (f"postgres//me:{SECRET}@host/db", f"postgresql:me:{SECRET}@host"):
         with pytest.raises(DeadlineError) as refusal:
             open_storage(text)
-        said.append(str(refusal.value))
-    assert not [line for line in [*said, caplog.text] if SECRET in line]
+        output.append(str(refusal.value))
+    assert not [line for line in [*output, caplog.text] if SECRET in line]
 
 
 @pytest.mark.postgres
@@ -287,11 +287,11 @@ def test_each_command_needs_the_role_of_the_table(role: str, world: World, as_ro
             asked = CliRunner().invoke(
                 app, [*command.split(), "--storage", url.render_as_string(False)]
             )
-            said = (role, command, asked.output, asked.exception)
-            assert (asked.exit_code == 0) == may, said
+            output = (role, command, asked.output, asked.exception)
+            assert (asked.exit_code == 0) == may, output
             if not may:
-                assert isinstance(asked.exception, SystemExit), said
-                assert "optuna-deadline: The database refuses" in asked.output, said
+                assert isinstance(asked.exception, SystemExit), output
+                assert "optuna-deadline: The database refuses" in asked.output, output
 
 
 @pytest.mark.slow
@@ -318,15 +318,15 @@ def test_a_worker_process_needs_the_role_of_a_planner(
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     ) as worker:  # fmt: skip
         assert worker.stderr is not None
-        said = ""
+        output = ""
         for line in worker.stderr:
-            said += line
+            output += line
             if "cannot plan" in line:
                 worker.terminate()
-    denied = "permission denied" in said or "refuses" in said
-    assert denied == (role == "worker"), said
+    denied = "permission denied" in output or "refuses" in output
+    assert denied == (role == "worker"), output
     if role == "planner":
-        assert worker.returncode == 0, said
+        assert worker.returncode == 0, output
         assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 3
 
 

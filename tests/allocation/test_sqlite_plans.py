@@ -38,11 +38,11 @@ def test_what_is_asked_on_a_loop_is_found_by_an_index(
     database = open_table(study)
     terms = study_terms.fix(database, study, "1h")
     table = AllocationTable(database, "pool", terms.study_id)
-    said: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
 
-    with listening(lambda text, params, _: said.append((text, params))):
+    with listening(lambda text, params, _: statements.append((text, params))):
         work(table)
-    asked = [(s, p) for s, p in said if f"FROM {PREFIX}" in s]
+    asked = [(s, p) for s, p in statements if f"FROM {PREFIX}" in s]
     assert asked
     with database.engine.connect() as connection:
         plans = [

@@ -161,7 +161,10 @@ def test_a_view_shows_what_is_committed_late(late: Late) -> None:
     late.failure(19_001 - 1_000, 1)
     view = watcher.view()
     assert [row.step for row in view.rows] == [1, 1]
-    assert [said.words for said in view.decisions[-2:]] == ["trial 1 failed", "trial 0 failed"]
+    assert [decision.words for decision in view.decisions[-2:]] == [
+        "trial 0 failed",
+        "trial 1 failed",
+    ]
     assert not view.gate_open
 
 

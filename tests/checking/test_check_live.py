@@ -189,6 +189,6 @@ def test_a_check_that_is_interrupted_leaves_nothing_behind(
 def test_what_cannot_be_checked_is_one_sentence(
     name: str, options: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
-    code, out, said = _check(name, tmp_path, *options)
+    code, out, errors = _check(name, tmp_path, *options)
     assert code == 2 and out == ""
-    assert words in said and said.count("\n") == 1, said
+    assert words in errors and errors.count("\n") == 1, errors

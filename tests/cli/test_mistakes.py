@@ -81,9 +81,9 @@ def refused(words: str, code: int = 2) -> str:
 def test_a_command_is_told_of_its_options_and_not_of_python(
     folder: Path, words: str, says: str
 ) -> None:
-    said = refused(words)
-    assert says in said
-    assert "=True" not in said and "cpus=" not in said and "deadline=" not in said
+    output = refused(words)
+    assert says in output
+    assert "=True" not in output and "cpus=" not in output and "deadline=" not in output
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_a_mistyped_database_is_named_and_not_made(folder: Path, url: str, says:
         "metrics",
         "worker train.py:f --cpus 1 --study s",
     ):
-        said = refused(f"{words} --storage {url}", code=1 if away else 2)
-        assert says.format(folder=folder) in said and "secret" not in said
+        output = refused(f"{words} --storage {url}", code=1 if away else 2)
+        assert says.format(folder=folder) in output and "secret" not in output
     assert sorted(folder.rglob("*")) == before
     assert (folder / "train.py").read_text() == _TRAIN
 
@@ -235,5 +235,5 @@ def test_a_number_out_of_range_is_refused_by_its_option(folder: Path, words: str
 
 
 def test_a_folder_that_cannot_be_written_is_no_database_that_is_away(folder: Path) -> None:
-    said = refused("create new --storage sqlite:////dev/fd/new.db --deadline 1h", code=1)
-    assert "cannot be used (unable to open database file): check --storage, and that" in said
+    output = refused("create new --storage sqlite:////dev/fd/new.db --deadline 1h", code=1)
+    assert "cannot be used (unable to open database file): check --storage, and that" in output

@@ -140,13 +140,13 @@ def test_top_ends_with_the_study(url: str) -> None:
     for mode, slots, why in (("pause", 0, "others go first"), ("run", 1, "early"), ("run", 2, "")):
         table.write_plan("me", term, [Assignment(0, mode, "me", slots, why)])
     table.settle("me", term)
-    said = run("top", "s", "--storage", url)
-    assert "best 0.9000" in said
+    output = run("top", "s", "--storage", url)
+    assert "best 0.9000" in output
     for words in (
         "trial 0 starts on 2 slots: it is free", "trial 0 pauses at step 6: rank 1 of 1",
         "trial 0 resumes on 1 slot at step 6: early", "trial 0 goes from 1 to 2 slots at step 6",
     ):  # fmt: skip
-        assert words in said
+        assert words in output
 
 
 def test_the_gate_is_shown_as_it_stands(url: str) -> None:
@@ -225,8 +225,8 @@ def test_what_if_is_simulated_side_by_side(url: str) -> None:
     found = read("status", "s", "--forecast", "--storage", url, *more)["what_if"]
     assert found["change"] == {"seconds": 3600, "slots": 4, "money": 0}
     assert found["changed"]["slot_hours"] > found["as_it_is"]["slot_hours"]
-    said = run("status", "s", "--forecast", "--storage", url, "--budget", "+20usd", code=2)
-    assert "has no budget" in said
+    output = run("status", "s", "--forecast", "--storage", url, "--budget", "+20usd", code=2)
+    assert "has no budget" in output
     assert "as in +4 or -2" in run(
         "status", "s", "--forecast", "--storage", url, "--gpus", "many", code=2
     )
@@ -255,8 +255,8 @@ def test_the_best_model_is_copied_into_a_folder_under_its_name(url: str, tmp_pat
     text = run("load-best", "s", "--storage", url, "--to", str(into))
     assert (into / "best.ckpt").read_text() == "weights" and str(into / "best.ckpt") in text
     (tmp_path / "other" / "best.ckpt").mkdir(parents=True)
-    said = run("load-best", "s", "--storage", url, "--to", str(tmp_path / "other"), code=2)
-    assert "cannot be copied to" in said and "Is a directory" in said
+    output = run("load-best", "s", "--storage", url, "--to", str(tmp_path / "other"), code=2)
+    assert "cannot be copied to" in output and "Is a directory" in output
 
 
 def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept(
@@ -307,14 +307,14 @@ def test_an_extension_says_what_money_is_left_for_it(sqlite_url: str) -> None:
     for slots, seconds in ((1, 20), (0, 0)):
         table.resize_pool("me", term, slots, terms.deadline)
         clock[0] += seconds
-    said = run(*extend, "3h")
-    assert said.endswith(" Its budget of 20 usd is spent, and pays for no slot until then.\n")
+    output = run(*extend, "3h")
+    assert output.endswith(" Its budget of 20 usd is spent, and pays for no slot until then.\n")
 
 
 def test_a_deadline_is_moved_later_only(url: str) -> None:
     assert "deadline 2 h (until " in run("set", "s", "--storage", url, "--deadline", "2h")
-    said = run("set", "s", "--storage", url, "--deadline", "1h", code=2)
-    assert "moves it later only" in said
+    output = run("set", "s", "--storage", url, "--deadline", "1h", code=2)
+    assert "moves it later only" in output
 
 
 def test_a_study_is_ended_earlier_only_and_once(url: str) -> None:
@@ -354,8 +354,8 @@ def test_the_doctor_says_what_is_bad_and_what_to_do(
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(1e9))
     assert "bad   disk: 1.0 GB free" in run("doctor", code=1)
-    said = run("doctor", "--checkpoints", f"{__file__}/folder", code=1)
-    assert "bad   disk: No checkpoint can be written to" in said
+    output = run("doctor", "--checkpoints", f"{__file__}/folder", code=1)
+    assert "bad   disk: No checkpoint can be written to" in output
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(0.0003, None), (0.005, None), (0.15, "12.6 s")])
@@ -380,14 +380,14 @@ def test_doctor_and_status_warn_of_more_reports_than_a_round_trip_allows(
     monkeypatch.setattr(databases, "round_trip", lambda connection: seconds)
     findings = {f["name"]: f for f in read("doctor", "--storage", url)}
     warning = read("status", "s", "--storage", url)["warning"]
-    said = run("status", "s", "--storage", url)
+    output = run("status", "s", "--storage", url)
     if late is None:
         assert findings["latency"]["state"] == "good" and warning is None
-        assert "round trip" not in said
+        assert "round trip" not in output
     else:
         assert findings["latency"] == {"name": "latency", "state": "note", "words": warning}
         assert f"plans see them {late} late" in warning and "report 2 times a second" in warning
-        assert "nearer" in said
+        assert "nearer" in output
 
 
 def test_the_doctor_tells_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,5 +396,5 @@ def test_the_doctor_tells_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(doctor, "connect", away)
     monkeypatch.setattr(doctor, "open_storage", lambda url: None)
-    said = run("doctor", "--storage", "postgresql://me:secret@host/db", code=1)
-    assert "does not answer (connection refused)" in said and "secret" not in said
+    output = run("doctor", "--storage", "postgresql://me:secret@host/db", code=1)
+    assert "does not answer (connection refused)" in output and "secret" not in output

@@ -40,12 +40,12 @@ def test_one_command_makes_a_study_trains_it_and_says_so_in_json(tmp_path: Path)
     (tmp_path / "train.py").write_text(_TRAIN)
     done = run(tmp_path, "--deadline", "5s", "--cpus", "2", "--log", "json")
     assert done.returncode == 0, done.stderr
-    said = [json.loads(line, parse_constant=pytest.fail) for line in done.stderr.splitlines()]
-    assert said[0]["message"].startswith(
+    records = [json.loads(line, parse_constant=pytest.fail) for line in done.stderr.splitlines()]
+    assert records[0]["message"].startswith(
         "Working on train, which minimizes its value; deadline 5 s"
     )
-    assert {record["logger"] for record in said} == {"optuna_deadline"}
-    followed = [record for record in said if "seconds_to_deadline" in record]
+    assert {record["logger"] for record in records} == {"optuna_deadline"}
+    followed = [record for record in records if "seconds_to_deadline" in record]
     assert followed and all(record["slots"] in (0, 2) for record in followed)
     (outcome,) = [json.loads(line) for line in done.stdout.splitlines()]
     assert outcome["settled"] and outcome["study"] == "train"

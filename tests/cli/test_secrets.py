@@ -141,5 +141,5 @@ def test_a_worker_and_its_ranks_show_no_password(postgres_url: str, tmp_path: Pa
             assert not secrets_in(str(rows)), name
     engine.dispose()
     log.seek(0)
-    said = log.read()
-    assert "OSError" in said and not secrets_in(said)
+    text = log.read()
+    assert "OSError" in text and not secrets_in(text)

@@ -64,8 +64,8 @@ def test_values_reach_sbatch_and_the_worker_as_they_are(nasty: str, tmp_path: Pa
     assert [f"--chdir=/{nasty}"] in found
     end = script.index("\n)\n") + 3
     words = f"{script[:end]}\nprintf '%s\\n' \"${{worker[@]}}\""
-    said = subprocess.run(["bash"], input=words, text=True, capture_output=True, check=True)
-    assert said.stdout.splitlines() == ["echo", nasty, "--x", nasty]
+    output = subprocess.run(["bash"], input=words, text=True, capture_output=True, check=True)
+    assert output.stdout.splitlines() == ["echo", nasty, "--x", nasty]
 
 
 def test_names_of_studies_and_folders_do_not_turn_into_patterns() -> None:
@@ -157,8 +157,8 @@ def test_the_type_of_the_nodes_is_told_and_has_a_price(postgres_url: str, train_
     words = [f"{train_py}:objective", "--study", "dear", "--storage", postgres_url]
     code, script, _ = run(*words, "--gpus-per-node", "4", "--host-type", "p3", "--dry-run")
     assert code == 0 and "    --host-type p3\n" in script
-    code, _, said = run(*words, "--gpus-per-node", "4", "--host-type", "p4", "--dry-run")
-    assert code == 2 and "no price for the host type 'p4' (it has some for p3)" in said
+    code, _, output = run(*words, "--gpus-per-node", "4", "--host-type", "p4", "--dry-run")
+    assert code == 2 and "no price for the host type 'p4' (it has some for p3)" in output
     code, script, _ = run(*words, "--gpus-per-node", "4", "--dry-run")
     assert code == 0 and "--host-type" not in script
 
@@ -176,13 +176,13 @@ def test_what_sbatch_says_is_passed_on(ready: list[str], tmp_path: Path) -> None
             patch.setenv("PATH", path)
             return run(*ready, "--gpus-per-node", "1")
 
-    code, _, said = answer("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    assert code == 2 and "sbatch refuses the job: invalid partition specified" in said
+    code, _, output = answer("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    assert code == 2 and "sbatch refuses the job: invalid partition specified" in output
     logs = tmp_path / "optuna_deadline_slurm"
     assert list(logs.iterdir()) == []
-    code, said, _ = answer("echo '17;cluster'")
+    code, output, _ = answer("echo '17;cluster'")
     script = logs / "my_digits-17.sh"
-    assert code == 0 and "Submitted job 17" in said
+    assert code == 0 and "Submitted job 17" in output
     assert script.read_text().startswith("#!/bin/bash") and script.stat().st_mode & 0o077 == 0
 
 
@@ -200,8 +200,8 @@ def test_what_is_missing_is_said(ready: list[str], monkeypatch: pytest.MonkeyPat
     nobody = [ready[0], "--study", "nobody", *ready[3:], "--cpus", "1"]
     assert "There is no study 'nobody'" in run(*nobody)[2]
     monkeypatch.setenv("PATH", "/nowhere")
-    code, _, said = run(*ready, "--cpus", "1")
-    assert code == 2 and "There is no sbatch on the PATH" in said
+    code, _, output = run(*ready, "--cpus", "1")
+    assert code == 2 and "There is no sbatch on the PATH" in output
 
 
 @pytest.mark.postgres
@@ -210,5 +210,5 @@ def test_a_study_that_has_ended_gets_no_job(ready: list[str]) -> None:
     database = open_table(study)
     with database.each_alone(ANY_STUDY) as tx:
         bring_forward(tx, study._study_id, 1.0)
-    code, _, said = run(*ready, "--cpus", "1")
-    assert code == 2 and "has ended, so no job is submitted" in said
+    code, _, output = run(*ready, "--cpus", "1")
+    assert code == 2 and "has ended, so no job is submitted" in output

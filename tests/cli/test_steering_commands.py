@@ -51,8 +51,8 @@ def read(words: str, url: str) -> Any:
 
 
 def test_a_trial_is_paused_and_resumed(table: AllocationTable, url: str) -> None:
-    said = run("steer 0 --pause --study s", url)
-    assert said == (
+    output = run("steer 0 --pause --study s", url)
+    assert output == (
         "Trial 0 of s is held until it is resumed: it saves and leaves its slots at its next step."
     )
     assert table.trials()[0].held is not None
@@ -63,8 +63,8 @@ def test_a_trial_is_paused_and_resumed(table: AllocationTable, url: str) -> None
 
 
 def test_a_gang_is_pinned_and_left_to_the_policy(table: AllocationTable, url: str) -> None:
-    said = run("steer 1 --study s --resize 2", url)
-    assert said == "Trial 1 of s trains on 2 slots, or waits for them, until --resize auto."
+    output = run("steer 1 --study s --resize 2", url)
+    assert output == "Trial 1 of s trains on 2 slots, or waits for them, until --resize auto."
     assert [line.pinned for line in table.trials()] == [None, 2, None]
     run("steer 1 --pause --study s", url)
     assert "2 slots once it is resumed" in run("steer 1 --study s --resize 2", url)
@@ -76,8 +76,8 @@ def test_a_host_is_drained_of_every_study_and_pool(table: AllocationTable, url: 
     second = agree(optuna.create_study(study_name="t", storage=url), "1h")
     other = AllocationTable(table.database, "other", second.study_id)
     other.register("there", "node7", 4712, ["gpu:7"], 0)
-    said = run("drain node7", url)
-    assert said == (
+    output = run("drain node7", url)
+    assert output == (
         "2 workers on node7 will leave, once their trials have saved. No other host has a worker "
         "for them: they wait until one comes."
     )
@@ -94,8 +94,8 @@ def test_a_drained_study_that_is_about_to_end_waits_for_no_other_host(
     table: AllocationTable, url: str
 ) -> None:
     run("stop s --within 8s", url)
-    said = run("drain node7", url)
-    assert said == "1 worker on node7 will leave, once their trials have saved."
+    output = run("drain node7", url)
+    assert output == "1 worker on node7 will leave, once their trials have saved."
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_more_slots_than_a_trial_can_train_on_are_refused(
 def test_a_request_is_recorded_though_nobody_lives(table: AllocationTable, url: str) -> None:
     table.leave("me")
     for command in ("steer 1 --pause", "steer 1 --resize 8", "steer 1 --resume"):
-        said = run(f"{command} --study s", url)
-        assert said.endswith("It is recorded; no worker is alive, and the next one obeys.")
+        output = run(f"{command} --study s", url)
+        assert output.endswith("It is recorded; no worker is alive, and the next one obeys.")
     assert table.trials()[1].pinned == 8
 
 

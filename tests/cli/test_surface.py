@@ -107,8 +107,8 @@ def test_a_shell_completes_the_commands(shell: str) -> None:
         "COMP_WORDS": "optuna-deadline stat", "COMP_CWORD": "1",
         "_TYPER_COMPLETE_ARGS": "optuna-deadline stat", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }  # fmt: skip
-    said = CliRunner().invoke(app, [], prog_name="optuna-deadline", env=asked).output
-    assert "status" in said and "worker" not in said
+    output = CliRunner().invoke(app, [], prog_name="optuna-deadline", env=asked).output
+    assert "status" in output and "worker" not in output
 
 
 def test_every_command_and_option_is_explained_and_in_the_reference() -> None:
@@ -123,8 +123,8 @@ def test_every_command_and_option_is_explained_and_in_the_reference() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    said = CliRunner().invoke(app, ["--version"])
-    assert (said.exit_code, said.stdout.strip()) == (0, optuna_deadline.__version__)
+    output = CliRunner().invoke(app, ["--version"])
+    assert (output.exit_code, output.stdout.strip()) == (0, optuna_deadline.__version__)
 
 
 def test_a_command_imports_its_own_parts_alone() -> None:

@@ -122,14 +122,14 @@ def test_who_reads_on_sees_what_a_newcomer_sees(lab: Lab) -> None:
 
 
 def test_many_viewers_cost_one_look(lab: Lab) -> None:
-    said: list[str] = []
+    statements: list[str] = []
     viewer = PoolStates(connect(lab.url))
     viewer.state()
     viewer._until = math.inf
-    with listening(lambda statement, *_: said.append(statement)):
-        assert viewer.state() is viewer.state() and said == []
+    with listening(lambda statement, *_: statements.append(statement)):
+        assert viewer.state() is viewer.state() and statements == []
         viewer._until = -math.inf
-        assert viewer.state() and said != []
+        assert viewer.state() and statements != []
 
 
 @pytest.fixture

@@ -184,16 +184,16 @@ def test_only_trials_that_a_reader_looks_at_have_notes(
 
 def test_only_what_changed_is_written_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.publisher.publish()
-    said: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
     write = DashboardAttributes.write
-    monkeypatch.setattr(DashboardAttributes, "write", lambda *a: (said.append(a), write(*a)))
+    monkeypatch.setattr(DashboardAttributes, "write", lambda *a: (calls.append(a), write(*a)))
     scene.table.release("me", scene.grants[0], "paused", ended="pause")
     scene.publisher.publish()
     scene.publisher.publish()
-    trials = [ids for _, _, _, ids in said[:2] if ids]
+    trials = [ids for _, _, _, ids in calls[:2] if ids]
     assert len(trials) == 1
     other = scene.study.trials[1]._trial_id
-    assert all(other not in notes for _, _, notes, _ in said), "nothing new is to be said of it"
+    assert all(other not in notes for _, _, notes, _ in calls), "nothing new is to be said of it"
 
 
 def test_it_waits_rests_and_leaves_the_work_to_who_rules(scene: Scene) -> None:
@@ -218,13 +218,13 @@ def test_an_error_is_said_once_and_ends_nothing(
     def fail(*_: object) -> None:
         raise errors.pop(0)
 
-    said: list[str] = []
+    calls: list[str] = []
     monkeypatch.setattr(DashboardAttributes, "write", fail)
-    monkeypatch.setattr(publishing._logger, "warning", lambda *a: said.append(a[0] % a[1:]))
+    monkeypatch.setattr(publishing._logger, "warning", lambda *a: calls.append(a[0] % a[1:]))
     for _ in range(3):
         scene.now = scene.publisher._next
         scene.publisher.work()
-    assert said == [
+    assert calls == [
         "optuna-dashboard cannot be updated (RuntimeError: disk full); the study continues."
     ]
 

@@ -77,7 +77,7 @@ class Site:
         program = "from optuna_deadline.cli import app; app()"
         return [sys.executable, "-c", program, name, *words, "--storage", self.url]
 
-    def said(self, host: str) -> str:
+    def log_of(self, host: str) -> str:
         """All that a host's workers wrote."""
         return " ".join(" ".join(log.read_text() for log in self._logs.get(host, ())).split())
 

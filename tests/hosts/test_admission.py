@@ -64,8 +64,8 @@ def test_two_hosts_with_one_name(site: Site, network: Network) -> None:
     until(lambda: site.training_on("twin"))
     late = site.work(other)
     assert late.wait(60) == 2
-    assert "Two machines are called 'twin'" in site.said("twin")
-    assert "OPTUNA_DEADLINE_HOST" in site.said("twin")
+    assert "Two machines are called 'twin'" in site.log_of("twin")
+    assert "OPTUNA_DEADLINE_HOST" in site.log_of("twin")
     other.name = "named"
     site.work(other, OPTUNA_DEADLINE_HOST="twin-2")
     until(lambda: {row.host for row in site.table.workers()} == {"twin", "twin-2"})
@@ -77,8 +77,8 @@ def test_two_versions_of_torch(site: Site, network: Network, tmp_path: Path) -> 
     until(lambda: site.training_on("torch-one"))
     late = site.work(two, **_with("torch", "2.12.1", tmp_path))
     assert late.wait(60) == 2
-    said = site.said("torch-two")
-    assert "trained with torch 2.13.0+cpu (on torch-one), and here is torch 2.12.1" in said
+    log = site.log_of("torch-two")
+    assert "trained with torch 2.13.0+cpu (on torch-one), and here is torch 2.12.1" in log
     site.work(three, **_with("torch", "2.13.4", tmp_path))
     until(lambda: site.training_on("torch-three"))
 
@@ -89,11 +89,11 @@ def test_two_versions_of_the_package(site: Site, network: Network, tmp_path: Pat
     until(lambda: site.training_on("release-one"))
     late = site.work(two, **_with("optuna-deadline", "7.2.0", tmp_path))
     assert late.wait(60) == 2
-    said = site.said("release-two")
+    log = site.log_of("release-two")
     assert (
         "This study is trained with optuna-deadline 7.1.0 (on release-one), and here is "
-        "optuna-deadline 7.2.0: install optuna-deadline 7.1 here" in said
-    ), said
+        "optuna-deadline 7.2.0: install optuna-deadline 7.1 here" in log
+    ), log
     site.work(three, **_with("optuna-deadline", "7.1.3", tmp_path))
     until(lambda: site.training_on("release-three"))
 

@@ -84,8 +84,8 @@ def test_a_gang_over_two_hosts_trains_what_one_on_a_host_trains(
     assert (one.node, one.local, two.node, two.local) == (0, 0, 1, 0)
     assert_sound(site)
     tell = site.command("status", "study", "--events", "--trial", "0")
-    said = subprocess.run(tell, capture_output=True, text=True, check=True, env=WIDE).stdout
-    assert " 2 slots on node1 and node2" in said
+    output = subprocess.run(tell, capture_output=True, text=True, check=True, env=WIDE).stdout
+    assert " 2 slots on node1 and node2" in output
     shown = subprocess.run(
         site.command("status", "study"), capture_output=True, text=True, check=True, env=WIDE
     )

@@ -69,7 +69,7 @@ def test_hosts_join_and_leave_while_the_study_runs(site: Site, network: Network)
     drain = site.command("drain", "move-one")
     subprocess.run(drain, check=True, capture_output=True)
     assert leaver.wait(30) == 130
-    assert "This host is drained" in site.said("move-one")
+    assert "This host is drained" in site.log_of("move-one")
     assert {row.host for row in site.table.workers()} == {"move-two", "move-three"}
     ended = [row.outcome for row in site.table.segments() if row.outcome is not None]
     assert "lost" not in ended, "who is drained loses no step"
@@ -85,8 +85,8 @@ def test_a_host_with_a_folder_of_its_own_is_told_so_and_keeps_its_trials(
     until(lambda: (s := site.training_on("own-one")) and s.trained_to > 6)
     site.work(two)
     until(lambda: site.training_on("own-two"))
-    assert "own-two does not share its checkpoints with own-one" in site.said("own-two")
-    until(lambda: "Not every host can read the others' checkpoints" in site.said("own-one"))
+    assert "own-two does not share its checkpoints with own-one" in site.log_of("own-two")
+    until(lambda: "Not every host can read the others' checkpoints" in site.log_of("own-one"))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
     waits = "waits for own-one, which alone has its checkpoint"
@@ -116,8 +116,8 @@ def test_the_best_model_may_be_on_a_host_that_others_do_not_reach(
     assert first.wait(40) == 0 and second.wait(40) == 0
     best = max(s.trained_to for s in site.segments() if s.host == "best-one")
     assert max(s.trained_to for s in site.segments() if s.host == "best-two") < best
-    assert "checkpoint verified" in site.said("best-one")
-    assert "checkpoint on best-one, which alone has it" in site.said("best-two")
+    assert "checkpoint verified" in site.log_of("best-one")
+    assert "checkpoint on best-one, which alone has it" in site.log_of("best-two")
     assert site.study.best_trial.number == 0 and site.study.best_value == pytest.approx(
         best / 1000
     )

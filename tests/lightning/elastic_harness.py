@@ -158,7 +158,7 @@ class Listening(logging.Handler):
     def __init__(self, seen: dict[str, Any]) -> None:
         super().__init__(logging.INFO)
         self.seen = seen
-        seen["said"] = []
+        seen["logged"] = []
         logging.captureWarnings(True)
         show_info_messages()
         logging.getLogger().addHandler(self)
@@ -166,7 +166,7 @@ class Listening(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith(("optuna_deadline", "py.warnings")):
             print(record.levelname, record.getMessage(), flush=True)
-            self.seen["said"].append((len(self.seen.get("steps", ())), record.getMessage()))
+            self.seen["logged"].append((len(self.seen.get("steps", ())), record.getMessage()))
 
 
 class Seen(dict[str, Any]):

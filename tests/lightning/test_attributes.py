@@ -161,19 +161,19 @@ def trained(*losses: list[Any]) -> dict[str, Any]:
     slots = [slot(rank, len(losses), Collecting()) for rank in range(len(losses))]
     for one in slots:
         one.begin()
-    said: list[Any] = []
+    states: list[Any] = []
     for one, mine in zip(slots[::-1], losses[::-1], strict=True):
         module: Any = one._trainer.lightning_module
         module.losses += mine
         module.count += 1
         module.part.seen["a"] = 2
-        found = one.state(SimpleNamespace(gather=partial(gathered, said)))  # type: ignore[arg-type]
+        found = one.state(SimpleNamespace(gather=partial(gathered, states)))  # type: ignore[arg-type]
     return found
 
 
-def gathered(said: list[Any], own: Any) -> list[Any]:
-    said.insert(0, own)
-    return said
+def gathered(states: list[Any], own: Any) -> list[Any]:
+    states.insert(0, own)
+    return states
 
 
 def resumed(saved: dict[str, Any], ranks: int) -> list[Any]:

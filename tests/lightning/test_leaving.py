@@ -142,8 +142,8 @@ def test_more_slots_than_samples_in_a_batch_idle_and_change_nothing(tmp_path: Pa
     still = chain(tmp_path / "still", plan, [(1, None)])
     moved = chain(tmp_path / "moved", plan, [(3, 4), (1, 7), (3, None)])
     assert_same(still, moved)
-    said = (tmp_path / "moved" / "rank-1-0.json.log").read_text()
-    assert "A batch of 2 keeps 1 of the trial's 3 slots idle" in said
+    log = (tmp_path / "moved" / "rank-1-0.json.log").read_text()
+    assert "A batch of 2 keeps 1 of the trial's 3 slots idle" in log
 
 
 def test_trainers_defaults_leave_nothing_behind(tmp_path: Path) -> None:

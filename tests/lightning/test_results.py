@@ -64,11 +64,11 @@ def test_sums_of_training_and_those_made_by_hand_are_told_on_several_slots(tmp_p
     plan = replace(PLAN, epochs=1, extras=("by hand",))
     chain(tmp_path / "one", plan, [(1, None)])
     chain(tmp_path / "two", plan, [(2, None)])
-    said = [(tmp_path / one / "rank-1-0.json.log").read_text() for one in ("one", "two")]
-    assert "The sums that training logs" not in said[0]
-    assert said[1].count("The sums that training logs (summed, unsynced) are added up") == 1
-    assert said[1].count("calls torch.distributed.") == 1
-    assert "elastic_results calls torch.distributed.all_reduce in validation" in said[1]
+    logs = [(tmp_path / one / "rank-1-0.json.log").read_text() for one in ("one", "two")]
+    assert "The sums that training logs" not in logs[0]
+    assert logs[1].count("The sums that training logs (summed, unsynced) are added up") == 1
+    assert logs[1].count("calls torch.distributed.") == 1
+    assert "elastic_results calls torch.distributed.all_reduce in validation" in logs[1]
 
 
 @pytest.mark.slow
@@ -100,9 +100,9 @@ def test_a_metric_that_cannot_be_shared_out_is_named_where_a_trial_moves(tmp_pat
     paused = chain(tmp_path / "paused", plan, [(1, 4), (1, None)])
     assert means(paused[0]) == means(still[0])
     chain(tmp_path / "moved", plan, [(1, 4), (2, None)])
-    said = [(tmp_path / one / "rank-2-0.json.log").read_text() for one in ("paused", "moved")]
-    assert "The metric 'pearson' combines" not in said[0]
-    assert "The metric 'pearson' combines" in said[1]
+    logs = [(tmp_path / one / "rank-2-0.json.log").read_text() for one in ("paused", "moved")]
+    assert "The metric 'pearson' combines" not in logs[0]
+    assert "The metric 'pearson' combines" in logs[1]
 
 
 @pytest.mark.slow

@@ -65,8 +65,8 @@ def test_when_the_study_is_over_no_pods_are_wanted(
     port, asked = api
     agree(study, "8s")
     pod = start(tmp_path, sqlite_url, port)
-    said, _ = pod.communicate(timeout=300)
-    assert pod.returncode == 0, said
+    output, _ = pod.communicate(timeout=300)
+    assert pod.returncode == 0, output
     path = "/apis/apps/v1/namespaces/lab/statefulsets/optuna-deadline-worker/scale"
     assert asked == [(path, {"spec": {"replicas": 0}})]
     assert not (tmp_path / "pulse").exists()
@@ -81,7 +81,7 @@ def test_a_pod_that_is_taken_away_saves_and_asks_for_nothing(
     table, _ = table_of(study)
     wait_until(lambda: bool(table.reports()) and (tmp_path / "pulse").exists())
     pod.send_signal(signal.SIGTERM)
-    said, _ = pod.communicate(timeout=300)
-    assert pod.returncode == 130, said
+    output, _ = pod.communicate(timeout=300)
+    assert pod.returncode == 130, output
     assert asked == [] and not (tmp_path / "pulse").exists()
     assert not any(line.owner for line in table.trials())

@@ -79,7 +79,7 @@ class Site:
         """Bring the deadline forward."""
         end_within(self.table, seconds)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """All that jobs wrote."""
         return "\n".join(log.read_text() for log in sorted((self.folder / "logs").glob("*.out")))
 
@@ -100,7 +100,7 @@ def site(
     (tmp_path / "stretches").mkdir()
     found = Site(cluster, postgres_url, tmp_path, table)
     yield found
-    print(found.said())  # shown where the test failed
+    print(found.output())  # shown where the test failed
     cluster.ask("scancel", "--user=root")
     until(lambda: not cluster.ask("squeue", "--noheader"))
 
@@ -232,7 +232,7 @@ def test_slots_of_a_job_that_was_killed_are_waited_for(site: Site) -> None:
     os.kill(worker.pid, signal.SIGKILL)
     until(lambda: site.cluster.state(killed) == "FAILED")
     until(lambda: any(stretch.host == f"n1-{job}" for stretch in site.training()))
-    assert "Waiting 90 s at most: gpu:" in site.said()
+    assert "Waiting 90 s at most: gpu:" in site.output()
     assert "lost" in {row.outcome for row in site.table.segments()}
     assert wrong(site.stretches()) == [], "no more than the steps since the checkpoint"
 

@@ -120,10 +120,10 @@ def test_an_early_return_is_explained(
         study.optimize(lambda trial: _train(trial, clock, 350.0, 2), callbacks=[DeadlineGate()])
     assert [trial.last_step for trial in study.trials] == [2]
     [record] = caplog.records
-    said = (
+    pattern = (
         r"study.optimize ends 5 min before the deadline: a new trial needs 5 min 50 s to its first"
     )
-    assert re.match(said, record.message)
+    assert re.match(pattern, record.message)
 
 
 def test_a_return_by_another_callback_is_explained(
@@ -138,8 +138,10 @@ def test_a_return_by_another_callback_is_explained(
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         study.optimize(objective, callbacks=[DeadlineGate()])
     [record] = caplog.records
-    said = r"study.optimize ends 14 min \d+ s before the deadline: Study.stop was called, by the"
-    assert re.match(said, record.message)
+    pattern = (
+        r"study.optimize ends 14 min \d+ s before the deadline: Study.stop was called, by the"
+    )
+    assert re.match(pattern, record.message)
 
 
 def test_a_return_in_time_needs_no_words(

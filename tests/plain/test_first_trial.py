@@ -77,8 +77,8 @@ def test_a_process_that_has_trained_returns(
         study.optimize(lambda trial: _train(trial, clock, 30.0), n_trials=2)
     states = _states(study)
     assert set(states) == {TrialState.COMPLETE} and states.total() < 8
-    said = [line for line in caplog.messages if "study.optimize returns at once" in line]
-    assert len(said) == 1
+    lines = [line for line in caplog.messages if "study.optimize returns at once" in line]
+    assert len(lines) == 1
     assert pickle.loads(pickle.dumps(study)).study_name == "s"
     terms.extend(open_table(study), study, "1h")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)

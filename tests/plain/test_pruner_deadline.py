@@ -85,8 +85,8 @@ def test_deadline_shorter_than_a_step_warns_once_and_ends(
         assert trial.should_prune() is True
     [record] = caplog.records
     # The trial began in real time, so a busy machine adds a second.
-    said = r"1 min 3\d s to its first report, longer than the 1 min from"
-    assert re.search(said, record.getMessage())
+    pattern = r"1 min 3\d s to its first report, longer than the 1 min from"
+    assert re.search(pattern, record.getMessage())
 
 
 def test_extension_by_another_process_is_seen(storage_url: str, clock: Any) -> None:

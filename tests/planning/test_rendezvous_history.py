@@ -21,8 +21,8 @@ def tried(encounters: RendezvousHistory, fence: int, outcome: str, team: str = "
             0, others=others,
         )  # fmt: skip
         encounters.take_trials([line])
-    for ended, said in ((None, None), (float(fence), outcome)):
-        row = SegmentRow(0, fence, 2, 0.0, ended, said, *NOTHING, 2)  # type: ignore[arg-type]
+    for ended, stored in ((None, None), (float(fence), outcome)):
+        row = SegmentRow(0, fence, 2, 0.0, ended, stored, *NOTHING, 2)  # type: ignore[arg-type]
         encounters.take_segment(row)
 
 

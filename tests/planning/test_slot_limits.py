@@ -163,8 +163,10 @@ def test_further_trials_are_begun_and_kept_on_what_two_could(
         lab.table.limit_slots("a", grant, 1, "its batches are whole")
         lab.table.release("a", grant, "failed", ended="error")
     assert lab.planned() == {2: 1}
-    said = [message for message in caplog.messages if "all trials" in message]
-    assert len(said) == 1 and said[0].startswith("From here on all trials train on one slot only")
+    warnings = [message for message in caplog.messages if "all trials" in message]
+    assert len(warnings) == 1 and warnings[0].startswith(
+        "From here on all trials train on one slot only"
+    )
     assert lab.table.pin(2, 2) and lab.planned() == {2: 1}
 
 

@@ -239,9 +239,9 @@ def test_the_reduction_factor_is_the_policys_own_unless_somebody_says_another(
 
     assert agreed("default", None, None) == AdaptiveHalving().reduction_factor == 2
     assert agreed("named", "hypersched", None) == HyperSched().reduction_factor == 4
-    assert agreed("said", None, 5) == 5
+    assert agreed("given", None, 5) == 5
     assert agreed("without rungs", "fifo", None) == 4
-    assert agreed("said", None, None) == 5, "what holds already"
+    assert agreed("given", None, None) == 5, "what holds already"
 
 
 @pytest.mark.parametrize("name", sorted(registry._OURS))

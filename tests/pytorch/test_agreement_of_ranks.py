@@ -28,11 +28,11 @@ def trained(weight: float, rate: Any) -> ReplicatedState:
 
 
 def voice(one: ReplicatedState) -> Any:
-    said: list[Any] = []
+    gathered: list[Any] = []
     asked = Consensus(0, 1)
-    asked.gather = lambda own: said.append(own) or [own]  # type: ignore[method-assign, func-returns-value]
+    asked.gather = lambda own: gathered.append(own) or [own]  # type: ignore[method-assign, func-returns-value]
     assert one.difference(asked) is None
-    return said[0]
+    return gathered[0]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ ALWAYS = [
 ]
 
 
-def said(model: nn.Module, precision: str = "") -> list[str]:
+def lines_of(model: nn.Module, precision: str = "") -> list[str]:
     return [sentence for _, sentence in differences(model, precision)]
 
 
@@ -42,7 +42,7 @@ def said(model: nn.Module, precision: str = "") -> list[str]:
     ids=lambda model: f"{model}".replace("\n", ""),
 )
 def test_of_an_ordinary_model_only_what_is_true_of_all_is_said(model: nn.Module) -> None:
-    assert said(model) == said(model, "32-true") == said(model, "64-true") == ALWAYS
+    assert lines_of(model) == lines_of(model, "32-true") == lines_of(model, "64-true") == ALWAYS
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_of_an_ordinary_model_only_what_is_true_of_all_is_said(model: nn.Module)
     ids=lambda layer: type(layer).__name__,
 )
 def test_dropout_is_named(layer: nn.Module) -> None:
-    assert said(nn.Sequential(layer))[1].startswith("Dropout and what else is drawn at random")
+    assert lines_of(nn.Sequential(layer))[1].startswith("Dropout and what else is drawn at random")
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.LazyBatchNorm1d])
@@ -71,7 +71,7 @@ def test_norms_over_a_batch_are_named_and_warned_of(
 
 
 def test_running_statistics_of_samples_are_those_of_a_slice_too() -> None:
-    assert "see a slot's slice" in said(nn.InstanceNorm1d(2, track_running_stats=True))[-1]
+    assert "see a slot's slice" in lines_of(nn.InstanceNorm1d(2, track_running_stats=True))[-1]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_running_statistics_of_samples_are_those_of_a_slice_too() -> None:
     ],
 )
 def test_few_digits_are_named(model: nn.Module, precision: str, named: str) -> None:
-    assert said(model, precision)[0] == f"It rounds otherwise, in few digits with {named}."
+    assert lines_of(model, precision)[0] == f"It rounds otherwise, in few digits with {named}."
 
 
 def test_without_a_norm_over_a_batch_the_line_is_information(

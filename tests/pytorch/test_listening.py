@@ -68,9 +68,9 @@ def test_no_rank_listens_to_other_hosts(train: Any, tmp_path: Path) -> None:
             )
         )
     for number, process in enumerate(ranks):
-        said, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=300)
         assert process.returncode == 0
-        addresses = json.loads(said.splitlines()[-1])
+        addresses = json.loads(output.splitlines()[-1])
         assert set(addresses) <= {"127.0.0.1"}
         assert number == 0 or addresses, "rank 0 serves the store"
 

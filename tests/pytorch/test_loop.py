@@ -560,5 +560,5 @@ def test_a_loader_that_is_zipped_with_the_batches_is_told(
     for data in ("", "beside", "zipped"):
         caplog.clear()
         segments(tmp_path / f"data {data}", replace(PLAN, data=data), None)
-        said = [one for one in caplog.messages if "write `for x, y in loop.batches(a, b)`" in one]
-        assert len(said) == (data == "zipped")
+        lines = [one for one in caplog.messages if "write `for x, y in loop.batches(a, b)`" in one]
+        assert len(lines) == (data == "zipped")

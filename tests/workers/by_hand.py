@@ -46,7 +46,7 @@ class FakeForkServer:
 
     def __init__(self, worker: str | None = None) -> None:
         self.worker = worker or str(uuid.uuid4())
-        self.control, self.said = Pipe()
+        self.control, self.outgoing = Pipe()
         self.ready = self.alive = True
         self.answers = True  #: whether it says that it forked
         self.ranks: dict[tuple[int, int, int], Any] = {}
@@ -59,7 +59,7 @@ class FakeForkServer:
         ours, self.ranks[key] = channel_pair()
         if self.answers:
             self.pids[key] = next(_PIDS)
-            self.said.send(("forked", key, self.pids[key]))
+            self.outgoing.send(("forked", key, self.pids[key]))
         return ours
 
     def replacement(self) -> FakeForkServer:
@@ -140,7 +140,7 @@ class Hand:
         """Close all pipes; a property has many workers."""
         links = [r.link for gang in self.agent._all_gangs() for r in gang.ranks if r.link]
         server = self.fork_server
-        for pipe in (*links, *server.ranks.values(), server.control, server.said):
+        for pipe in (*links, *server.ranks.values(), server.control, server.outgoing):
             pipe.close()
         self.agent._event_loop.close()
 
@@ -241,7 +241,7 @@ class Hand:
         """Let a rank ask something; the answer, or the error in its place."""
         self.say(number, Question(7, method, args, {}))
         self.turn()
-        [answer] = [said for said in self.heard(number) if isinstance(said, Answered)]
+        [answer] = [message for message in self.heard(number) if isinstance(message, Answered)]
         assert answer.number == 7
         return answer.value
 
@@ -265,7 +265,7 @@ class Hand:
             if end is not None:
                 self.rank(number, index).send(end)
             self.rank(number, index).close()
-            self.fork_server.said.send(("exited", self.key(number, index), code))
+            self.fork_server.outgoing.send(("exited", self.key(number, index), code))
             index += 1
 
     def state(self, number: int = 0) -> tuple[str, str | None]:

@@ -54,7 +54,7 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Callable[[], str]:
+def log_text(tmp_path: Path) -> Callable[[], str]:
     """All that the workers wrote, with the line breaks of their log taken out."""
 
     def read() -> str:

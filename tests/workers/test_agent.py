@@ -175,7 +175,7 @@ def test_the_other_rank_of_a_dead_one_is_killed_after_a_moment(
 ) -> None:
     number = hand.started(slots=2)
     hand.rank(number, 1).close()
-    hand.fork_server.said.send(("exited", hand.key(number, 1), -9))
+    hand.fork_server.outgoing.send(("exited", hand.key(number, 1), -9))
     hand.turns(2)
     assert not killed
     hand.turns(3)
@@ -700,7 +700,7 @@ def test_a_gang_over_two_workers_completes_and_gives_back_both_slots(
     leader.turn()
     assert leader.steps() == [0] and leader.state() == ("complete", "complete")
     member.rank(number, 1).close()
-    member.fork_server.said.send(("exited", (0, 1, 1), 0))
+    member.fork_server.outgoing.send(("exited", (0, 1, 1), 0))
     member.look()
     member.turn()
     member.turn()

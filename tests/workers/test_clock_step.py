@@ -46,5 +46,5 @@ def test_the_deadline_stays_as_far_away_and_one_line_says_so(
     [result] = results
     assert result.settled and abs(result.overshoot) < 5
     assert TrialState.RUNNING not in [trial.state for trial in study.get_trials()]
-    said = [r.getMessage() for r in caplog.records if "clock was set" in r.getMessage()]
-    assert len(said) == 1 and f"{'forward' if step > 0 else 'back'} by 1 h" in said[0]
+    lines = [r.getMessage() for r in caplog.records if "clock was set" in r.getMessage()]
+    assert len(lines) == 1 and f"{'forward' if step > 0 else 'back'} by 1 h" in lines[0]

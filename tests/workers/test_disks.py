@@ -82,7 +82,7 @@ def test_a_trial_trains_on_with_a_full_disk_and_goes_on_from_what_it_has(
     sqlite_url: str,
     start_worker: Callable[..., WorkerProcess],
     tmp_path: Path,
-    said: Callable[[], str],
+    log_text: Callable[[], str],
 ) -> None:
     agree(sqlite_study, "100s", Given("fifo"))
     table, log = table_of(sqlite_study), str(tmp_path / "pids")
@@ -94,7 +94,7 @@ def test_a_trial_trains_on_with_a_full_disk_and_goes_on_from_what_it_has(
     assert (line.state, line.owner, line.failures) == ("paused", None, 0)
     newest = table.checkpoints(0)[0]
     assert newest.step == 3 and intact(newest)
-    assert said().count("Trial 0 could not save step") == 1 and "File too large" in said()
+    assert log_text().count("Trial 0 could not save step") == 1 and "File too large" in log_text()
     last = max(row.step for row in table.reports())
     worker = start_worker(sqlite_url, "filling", RANK_LOG=log)
     wait_until(lambda: any(row.step >= last + 2 for row in table.reports()))

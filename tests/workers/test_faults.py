@@ -33,7 +33,7 @@ pytestmark = [
     ),
 ]
 Start = Callable[..., WorkerProcess]
-Said = Callable[[], str]
+LogText = Callable[[], str]
 
 #: A deadline that no test here reaches, on a slow machine either.
 AMPLE = "100s"
@@ -78,7 +78,7 @@ def test_asked_to_leave_it_saves_and_the_same_command_goes_on(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who has ended is read from /proc")
 def test_a_killed_worker_that_is_started_again_goes_on_at_once(
-    sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path, said: Said
+    sqlite_study: optuna.Study, sqlite_url: str, start_worker: Start, log: Path, log_text: LogText
 ) -> None:
     """Neither the dead one's leases nor its term as a planner is waited for."""
     agree(sqlite_study, AMPLE, Given("fifo"))
@@ -93,11 +93,11 @@ def test_a_killed_worker_that_is_started_again_goes_on_at_once(
     wait_until(lambda: any(row.fence > before.fence for row in table.segments()))
     kinds = [event.kind for event in table.events() if event.kind in ("register", "lost", "elect")]
     assert kinds == ["register", "elect", "lost", "register", "elect"]
-    assert f"Worker process {worker.pid} was killed" in said()
+    assert f"Worker process {worker.pid} was killed" in log_text()
 
 
 def test_a_killed_rank_goes_on_from_its_checkpoint(
-    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, log_text: LogText
 ) -> None:
     agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
@@ -110,7 +110,7 @@ def test_a_killed_rank_goes_on_from_its_checkpoint(
     assert pids(log)[0] != pids(log)[1]
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
-    assert "SIGKILL; often the machine was out of memory" in said()
+    assert "SIGKILL; often the machine was out of memory" in log_text()
 
 
 def test_a_trial_that_keeps_dying_fails(
@@ -226,7 +226,7 @@ def test_a_frozen_workers_ranks_end_even_if_its_watchdog_is_frozen_too(
 
 
 def test_a_killed_fork_server_is_replaced(
-    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, log_text: LogText
 ) -> None:
     agree(study, AMPLE, Given("fifo", {"reduction_factor": 4}))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
@@ -239,11 +239,11 @@ def test_a_killed_fork_server_is_replaced(
     wait_until(lambda: len(pids(log)) > 1)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
-    assert "a new one starts" in said()
+    assert "a new one starts" in log_text()
 
 
 def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
-    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, log_text: LogText
 ) -> None:
     agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
@@ -256,14 +256,14 @@ def test_a_fork_server_killed_while_it_loads_the_objective_is_replaced(
         return False
 
     wait_until(has_killed)  # killed as soon as it is seen: a second look may come during its exec
-    wait_until(lambda: "a new one starts" in said())
+    wait_until(lambda: "a new one starts" in log_text())
     wait_until(reported(study, 3))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
 
 
 def test_training_goes_on_while_the_database_is_gone(
-    start_worker: Start, log: Path, said: Said
+    start_worker: Start, log: Path, log_text: LogText
 ) -> None:
     with EmbeddedPostgres(durable=True) as server:  # a crash must keep what was committed
         url = server.create_database("away")
@@ -278,8 +278,8 @@ def test_training_goes_on_while_the_database_is_gone(
         server.start()
         assert worker.wait(30) == 0
         # While the server ends, it may still refuse a connection in words.
-        assert re.search("The database does not (answer|serve this worker)", said())
-        assert "answers again" in said()
+        assert re.search("The database does not (answer|serve this worker)", log_text())
+        assert "answers again" in log_text()
         assert len(pids(log)) == len(set(pids(log)))
         table = table_of(study)
         first = [row.step for row in table.reports() if row.number == 0]
@@ -295,7 +295,7 @@ def test_a_database_that_is_not_there_at_the_start(start_worker: Start) -> None:
 
 
 def test_a_deleted_study_ends_its_workers(
-    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, said: Said
+    study: optuna.Study, storage_url: str, start_worker: Start, log: Path, log_text: LogText
 ) -> None:
     agree(study, AMPLE, Given("fifo"))
     worker = start_worker(storage_url, "slow", RANK_LOG=str(log))
@@ -309,8 +309,8 @@ def test_a_deleted_study_ends_its_workers(
     with suppress(ProcessLookupError):  # its worker may have ended it by now
         os.kill(rank, signal.SIGCONT)
     assert worker.wait(30) == 1
-    assert "The study was deleted while the worker ran" in said()
-    assert "Traceback" not in said()
+    assert "The study was deleted while the worker ran" in log_text()
+    assert "Traceback" not in log_text()
     assert not running(rank)
 
 
@@ -321,7 +321,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     start_worker: Start,
     log: Path,
     damage: str,
-    said: Said,
+    log_text: LogText,
 ) -> None:
     study, storage_url = sqlite_study, sqlite_url
     agree(study, AMPLE, Given("fifo"))
@@ -341,7 +341,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     wait_until(reported(study, newest.step + 3))
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 130
-    assert "is damaged or missing; the trial resumes from the one before" in said()
+    assert "is damaged or missing; the trial resumes from the one before" in log_text()
     assert before.step < newest.step
 
 

@@ -78,9 +78,9 @@ def test_all_ranks_may_say_it_and_it_is_written_once(
     assert caplog.messages == ["Trial 0 trains on one slot only: its batches are whole"]
 
 
-@pytest.mark.parametrize(("known", "said"), [(None, 1), (2, 1), (1, 0)])
+@pytest.mark.parametrize(("known", "expected"), [(None, 1), (2, 1), (1, 0)])
 def test_a_limit_that_a_segment_before_has_said_is_not_said_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, known: int | None, said: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, known: int | None, expected: int
 ) -> None:
     _, gang, segments = two_ranks(tmp_path)
     gang.known_limit = known
@@ -88,7 +88,7 @@ def test_a_limit_that_a_segment_before_has_said_is_not_said_again(
     with caplog.at_level(logging.WARNING, "optuna_deadline"):
         assert gang.inbox is not None
         gang.pending_writes.write(gang.inbox.store, gang.inbox.copy_to_optuna, math.inf)
-    assert len(caplog.messages) == said
+    assert len(caplog.messages) == expected
 
 
 def test_a_gang_that_leaves_by_itself_for_its_limit_goes_on_later(tmp_path: Path) -> None:

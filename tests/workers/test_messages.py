@@ -54,10 +54,10 @@ class Recorder:
     """A link that keeps what is said."""
 
     def __init__(self) -> None:
-        self.said: list[Message] = []
+        self.sent: list[Message] = []
 
     def send(self, message: Message) -> None:
-        self.said.append(message)
+        self.sent.append(message)
 
 
 def segment_of(link: Any, folder: Path) -> RankSegment:
@@ -98,7 +98,7 @@ def test_a_step_that_no_database_keeps_is_refused(tmp_path: Path, say: str, step
             segment.horizon(step)
         else:
             segment.save(lambda path: path.write_text("x"), step=step)
-    assert link.said == []
+    assert link.sent == []
 
 
 def _pass_on_and_connect(raw: Any, leader: Any, connected: Any) -> None:

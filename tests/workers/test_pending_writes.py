@@ -81,13 +81,13 @@ def test_what_ranks_said_is_stored_in_its_order_whatever_fails(
 ) -> None:
     backlog, database = PendingWrites(), Database(failures)
     until = -math.inf if hurried else math.inf
-    said: list[tuple[str, int]] = []
+    sent: list[tuple[str, int]] = []
     waiting = iter(turns)
     while True:
         turn = next(waiting, None)
         for kind in turn or ():
-            said.append((kind, len(said)))
-            add(backlog, database, *said[-1])
+            sent.append((kind, len(sent)))
+            add(backlog, database, *sent[-1])
         if turn is None and not backlog:
             break
         try:
@@ -95,9 +95,9 @@ def test_what_ranks_said_is_stored_in_its_order_whatever_fails(
         except Away:
             assert backlog
     copies = [place for kind, place in database.log if kind == "copy"]
-    assert copies == [place for kind, place in said if kind == "report"]
+    assert copies == [place for kind, place in sent if kind == "report"]
     written = [line for line in database.log if line[0] != "copy"]
-    assert written == said, "nothing is lost, is there twice, or overtakes another"
+    assert written == sent, "nothing is lost, is there twice, or overtakes another"
 
 
 def test_what_has_piled_up_goes_together() -> None:

@@ -92,12 +92,12 @@ def test_a_command_says_it_by_succeeding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("words", "left"),
     [("90s", 90.0), ("2027-01-15T08:01:00+00:00", 60.0), ("45", 45.0), ("", 0.0), ("soon", 0.0),
      ('{"time": "2020-01-01T00:00:00Z"}', 0.0), ("true", 0.0)],
 )  # fmt: skip
-def test_what_is_left_is_read_where_it_is_said(said: str, left: float) -> None:
-    assert seconds_left(said, NOW) == left
+def test_what_is_left_is_read_where_it_is_said(words: str, left: float) -> None:
+    assert seconds_left(words, NOW) == left
 
 
 def test_a_notice_brings_the_end_forward_once(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_a_fork_that_the_system_refuses_is_tried_again_and_counts_for_no_trial(
     ElasticWorker(study, objective, terms, WorkerOptions(cpus=1, checkpoints=tmp_path)).run()
     [row] = table_of(study).trials()
     assert (row.state, row.fence, row.failures) == ("complete", 1, 0)
-    said = [line for line in caplog.messages if "no more processes" in line]
-    assert len(said) == 1
+    lines = [line for line in caplog.messages if "no more processes" in line]
+    assert len(lines) == 1
 
 
 def test_a_rank_that_waits_for_its_fork_is_waited_for_until_it_has_to_leave(hand: Hand) -> None:
@@ -63,13 +63,13 @@ def test_a_rank_that_waits_for_its_fork_is_waited_for_until_it_has_to_leave(hand
     hand.plan(number)
     hand.turn()
     for _ in range(30):
-        server.said.send(("waits", hand.key(number), 0))
+        server.outgoing.send(("waits", hand.key(number), 0))
         hand.turn(1.0)
     assert hand.fork_server is server and hand.state(number) == ("running", None)
     hand.plan(number, "pause")
     for _ in range(12):
         if hand.fork_server is server:
-            server.said.send(("waits", hand.key(number), 0))
+            server.outgoing.send(("waits", hand.key(number), 0))
         hand.turns(2, 0.5)
     assert hand.fork_server is not server
     hand.turns(2)

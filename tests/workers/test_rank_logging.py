@@ -17,7 +17,7 @@ logging.getLogger("another").warning("warned by another")
 """
 
 
-def said(before: str = "") -> list[str]:
+def printed(before: str = "") -> list[str]:
     program = PROGRAM.format(before=before)
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -26,10 +26,10 @@ def said(before: str = "") -> list[str]:
 
 
 def test_where_no_logging_is_configured_information_of_ours_is_seen() -> None:
-    assert said() == ["told by us", "told by a part", "warned by another"]
+    assert printed() == ["told by us", "told by a part", "warned by another"]
 
 
 def test_a_configuration_of_the_objective_is_obeyed_and_nothing_is_said_twice() -> None:
-    assert said("logging.basicConfig(format='%(message)s')") == said()
+    assert printed("logging.basicConfig(format='%(message)s')") == printed()
     quiet = "logging.getLogger('optuna_deadline').setLevel(logging.ERROR)"
-    assert said(quiet) == ["warned by another"]
+    assert printed(quiet) == ["warned by another"]

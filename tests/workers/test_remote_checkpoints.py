@@ -89,7 +89,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     start_worker: Start,
     bucket: str,
     tmp_path: Path,
-    said: Callable[[], str],
+    log_text: Callable[[], str],
 ) -> None:
     """Nothing but the store is shared: each worker has a folder of its own."""
     agree(sqlite_study, "100s", Given("fifo"))
@@ -114,7 +114,7 @@ def test_a_trial_goes_on_on_another_machine_from_the_newest_that_is_whole(
     assert [row.outcome for row in rows] == ["shutdown", "shutdown"]
     steps = [row.step for row in table.reports()]
     assert steps == list(range(len(steps)))
-    assert "is damaged or missing; the trial resumes from the one before" in said()
+    assert "is damaged or missing; the trial resumes from the one before" in log_text()
     import s3fs
 
     kept = {str(row.path) for row in table.checkpoints(0)}

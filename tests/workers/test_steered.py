@@ -100,7 +100,7 @@ def test_a_pinned_gang_has_its_size_and_others_the_rest(
 
 @pytest.mark.postgres
 def test_a_drained_hosts_trials_go_on_elsewhere_and_its_worker_leaves(
-    postgres_url: str, start_worker: Start, tmp_path: Path, said: Callable[[], str]
+    postgres_url: str, start_worker: Start, tmp_path: Path, log_text: Callable[[], str]
 ) -> None:
     study = optuna.create_study(study_name="study", storage=postgres_url, direction="maximize")
     table = create(study, n_trials=2)
@@ -116,7 +116,7 @@ def test_a_drained_hosts_trials_go_on_elsewhere_and_its_worker_leaves(
     assert first.wait(60) == 130
     assert [row.host for row in table.workers()] == ["node2"]
     assert segments_of(table, moved)[0].outcome in ("pause", "resize") and table.checkpoints(moved)
-    assert "This host is drained" in said()
+    assert "This host is drained" in log_text()
     ask(f"steer {1 - moved} --pause --study study", postgres_url)  # makes room on the other host
     wait_until(lambda: trains(table, moved))
     assert hosts[line_of(table, moved).owner or ""] == "node2"

@@ -98,7 +98,7 @@ def test_a_full_disk_is_said_once_for_all_trials_and_again_when_it_is_over(
     another, _, its_rank = _inbox(table, saving)
     saved = Saved("/a/b.ckpt", 3, 0.5, 1, "sha256:0")
 
-    def said() -> list[str]:
+    def new_lines() -> list[str]:
         found = [record.getMessage() for record in caplog.records]
         caplog.clear()
         return found
@@ -112,14 +112,14 @@ def test_a_full_disk_is_said_once_for_all_trials_and_again_when_it_is_over(
     gang.pending_writes.write(inbox.store, lambda _: None, math.inf)
     fail(inbox, 5)
     fail(another, 5)
-    [line] = said()
+    [line] = new_lines()
     assert line.startswith("Trial 0 could not save step 4 ([Errno 28] No space left on device")
     now[0] += 7
     another.receive(its_rank, saved)
-    assert said() == ["Checkpoints can be saved again after 7 s."]
+    assert new_lines() == ["Checkpoints can be saved again after 7 s."]
     fail(inbox, 7)
     another.receive(its_rank, replace(saved, step=6))
-    assert said() == [], "a disk that is full now and then fills no log"
+    assert new_lines() == [], "a disk that is full now and then fills no log"
     now[0] += 61
     fail(inbox, 8)
-    assert len(said()) == 1
+    assert len(new_lines()) == 1

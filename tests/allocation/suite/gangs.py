@@ -285,8 +285,8 @@ class MoneySuite:
         world.join("a")
         table = world.table()
         table.register("b", "host", 1, [], 1, machine_info=MachineInfo(host_type="big"))
-        said = {row.worker: row.detail.get("type") for row in table.events(kinds=["register"])}
-        assert said == {"a": None, "b": "big"}
+        types = {row.worker: row.detail.get("type") for row in table.events(kinds=["register"])}
+        assert types == {"a": None, "b": "big"}
 
     def test_no_more_is_granted_than_is_paid_for(self, world: AllocationWorld) -> None:
         ids = world.join("a", cpus=3)

@@ -165,8 +165,8 @@ class PlanSuite:
         ]
         assert rows[1:3] == [(1, "retired", "stop", "late"), (2, "retired", "stop", "worse")]
         assert [rows[0][1], rows[3][1]] == ["running", "complete"]
-        said = table.events(kinds=("retired",))
-        assert [(event.number, event.detail["reason"]) for event in said] == [
+        events = table.events(kinds=("retired",))
+        assert [(event.number, event.detail["reason"]) for event in events] == [
             (1, "late"), (2, "worse"),
         ]  # fmt: skip
         table.mark_ends_reported(1, 2, 99)

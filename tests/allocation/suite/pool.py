@@ -237,12 +237,12 @@ class SharingSuite:
         world.join("b", cpus=1, study="two")
         one, two = world.table(study="one"), world.table(study="two")
         _lend(world, slots[0], two.study_id)
-        said = one.pool_events(kinds=("register", "lend"))
-        assert said == two.pool_events(kinds=("register", "lend"))
-        assert [(event.kind, event.study_id) for event in said] == [
+        events = one.pool_events(kinds=("register", "lend"))
+        assert events == two.pool_events(kinds=("register", "lend"))
+        assert [(event.kind, event.study_id) for event in events] == [
             ("register", one.study_id), ("register", two.study_id), ("lend", two.study_id),
         ]  # fmt: skip
-        assert one.pool_events(said[-1].id, ("lend",)) == []
+        assert one.pool_events(events[-1].id, ("lend",)) == []
         assert all(event.study_id == one.study_id for event in one.events())
 
     def test_a_slot_outlives_the_worker_that_brought_it(self, world: AllocationWorld) -> None:
@@ -297,16 +297,16 @@ class SharingSuite:
         one, two = world.table(study="one"), world.table(study="two")
         term, planned = one.elect_leader("a"), two.elect_planner("b")
         assert term is not None and planned is not None
-        said = StudyClaim(
+        claim = StudyClaim(
             live=4, most=2, done=7.5, remaining=None, work=90.0, span=12.5, restart=3.0
         )
-        two.set_claim("b", planned, said)
+        two.set_claim("b", planned, claim)
         world.time += 10
         had = {one.study_id: Account(2, 1.5, 0.01), two.study_id: Account(rate=0.5)}
         one.lend("a", term, {}, had)
         first, second = one.tenants()
         assert (first.study_id, first.weight, first.claim) == (one.study_id, 3.0, None)
-        assert (second.study_id, second.weight, second.claim) == (two.study_id, 1.0, said)
+        assert (second.study_id, second.weight, second.claim) == (two.study_id, 1.0, claim)
         assert (first.served, first.entitled) == pytest.approx((20, 15))
         assert (second.served, second.entitled) == pytest.approx((0, 5))
         assert (first.spent, second.spent) == pytest.approx((0.1, 0.0))
@@ -399,8 +399,8 @@ class AdmissionSuite:
     def test_one_study_runs_one_series_of_versions(self, world: AllocationWorld) -> None:
         _several_hosts(world)
         table, other = world.table(), world.table(study="other")
-        said = "optuna-deadline 0.1.0, torch 2.13.0+cpu"
-        table.register("a", "one", 7, [], 1, None, MachineInfo(versions=said))
+        installed = "optuna-deadline 0.1.0, torch 2.13.0+cpu"
+        table.register("a", "one", 7, [], 1, None, MachineInfo(versions=installed))
         with pytest.raises(DeadlineError, match=r"torch 2\.13\.0\+cpu \(on one\).*install torch"):
             table.register("b", "two", 8, [], 1, None, MachineInfo(versions="torch 2.12.1"))
         with pytest.raises(DeadlineError, match=r"install optuna-deadline 0\.1 here"):

@@ -242,10 +242,10 @@ class WriteSuite:
         for limit, reason in [(4, "four"), (4, "again"), (2, "two"), (3, "three")]:
             table.limit_slots("a", grant, limit, reason)
         assert (table.trials()[0].slot_limit, table.trials()[0].limit_reason) == (2, "two")
-        said = [
+        events = [
             (e.number, e.fence, e.worker, e.detail) for e in table.events() if e.kind == "limit"
         ]
-        assert said == [
+        assert events == [
             (grant.number, grant.fence, "a", {"slots": 4, "reason": "four"}),
             (grant.number, grant.fence, "a", {"slots": 2, "reason": "two"}),
         ]
