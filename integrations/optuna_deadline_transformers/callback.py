@@ -272,7 +272,7 @@ class DeadlineCallback(TrainerCallback):
         if self._axis is None or not self._begun:  # the objective's own, or one before training
             return
         metrics: dict[str, float] = also.pop("metrics")
-        self.segment.validated(sum(v for k, v in metrics.items() if k.endswith("_runtime")))
+        self.segment.validated(metrics.get("eval_runtime", 0.0))
         number = self._axis.number(state)
         if number <= self._reported:  # before the first step, or again
             return

@@ -166,7 +166,7 @@ class RankSegment(FolderCheckpoints):
 
     def validated(self, seconds: float) -> None:
         """Count seconds as validation."""
-        self._count(validated=seconds)
+        self._count(validated=max(0.0, float(seconds)))
 
     def _count(self, validated: float = 0.0, waited: float = 0.0) -> None:
         """Count seconds that were no training; those before the first position are the start's."""
