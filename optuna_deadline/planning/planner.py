@@ -224,7 +224,7 @@ class Planner:
         if not self._is_unchanged(term, reading, plan):
             changed = self._write(term, reading, plan, self._clock() - began)
         elif not reported and plan is unconstrained and self._pool_budget is None:
-            self.quiet_until = self._quiet_until(term, reading, orders, plan)
+            self.quiet_until = self._quiet_until(term, reading, plan)
         if self._pool_budget is not None:
             changed |= self._pool_budget.write_pool_size(
                 self._worker_id, term.number, reading, orders, size
@@ -302,11 +302,11 @@ class Planner:
         if self._term is not before:
             raise LeaseLost("Another planner was elected.")
 
-    def _quiet_until(self, term: _Term, reading: Reading, orders: Orders, plan: Plan) -> float:
+    def _quiet_until(self, term: _Term, reading: Reading, plan: Plan) -> float:
         """Until when a plan that was carried out stays the same if nothing but time changes."""
         if plan.holds_until is None or term.idle_plans:
             return -math.inf
-        closes = orders.end - self._closing_seconds(reading)
+        closes = reading.snapshot.deadline
         leases = [worker.lease for worker in reading.workers]
         return min(plan.holds_until, closes, reading.reap_from, term.gate_changes_at, *leases)
 

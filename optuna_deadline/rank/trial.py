@@ -75,18 +75,21 @@ class RankSegment(FolderCheckpoints):
         self._store = store  # the URL of its checkpoints, if they are kept elsewhere
         self._link = link
         self._imports = imports
-        self._began_at = time.monotonic()
-        self._first_position: tuple[float, float] | None = None  # (position, when)
-        self._last_progress_at = 0.0
-        self._position: tuple[float, float] | None = None  # (position, when)
-        self._unsent = False  # whether the worker does not know the newest progress
-        self._validated = self._waited = 0.0  # seconds since the first position
         self._regime: str | None = None
         self._directive_calls = 0
-        self._acknowledged = False
-        self._reported_at = self._began_at
         self._unanswered: tuple[int, float] | None = None  # a report's step, the end of the wait
         self.reports_position = False  # whether the objective reports its position itself
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget the progress of the segment before."""
+        self._began_at = self._reported_at = time.monotonic()
+        self._first_position: tuple[float, float] | None = None  # (position, when)
+        self._position: tuple[float, float] | None = None  # the newest
+        self._unsent = False  # whether the worker does not know the newest progress
+        self._validated = self._waited = 0.0  # seconds since the first position
+        self._last_progress_at = 0.0
+        self._acknowledged = False
 
     @property
     def folder(self) -> Path:
@@ -245,10 +248,7 @@ class RankSegment(FolderCheckpoints):
         self.fence = resumed.fence
         # CPU slots are alike, and this may be another one.
         os.environ[DEVICES] = ",".join(resumed.devices)
-        self._began_at, self._first_position, self._last_progress_at = time.monotonic(), None, 0.0
-        self._position, self._unsent = None, False
-        self._validated = self._waited = 0.0
-        self._acknowledged, self._reported_at = False, self._began_at
+        self._begin()
 
     def leave(self, directive: Directive | None = None) -> NoReturn:
         """End the segment here."""

@@ -193,7 +193,7 @@ def test_only_what_changed_is_written_again(scene: Scene, monkeypatch: pytest.Mo
     trials = [ids for _, _, _, ids in calls[:2] if ids]
     assert len(trials) == 1
     other = scene.study.trials[1]._trial_id
-    assert all(other not in notes for _, _, notes, _ in calls), "nothing new is to be said of it"
+    assert all(other not in notes for _, _, notes, _ in calls), "it has no news"
 
 
 def test_it_waits_rests_and_leaves_the_work_to_who_rules(scene: Scene) -> None:
