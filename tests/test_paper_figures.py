@@ -11,11 +11,12 @@ from statistics import fmean
 import pytest
 
 from benchmarks import sweep
+from benchmarks.cluster.shares import Shares
+from benchmarks.cluster.window import WindowScheduler
 from benchmarks.headlines import hermes_study, hypersched_runs, seer
 from benchmarks.headlines.job_traces import generate_trace
 from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import MaxMinFair
-from optuna_deadline.policies.shockwave import Shares, WindowScheduler
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but("seer_has|hermes_finds|max_min")]
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cluster.jobs import Market, Round, Scheduler
+from benchmarks.cluster.shares import Shares
+from benchmarks.cluster.window import Window, WindowScheduler
 from benchmarks.headlines.highs import by_milp
 from benchmarks.headlines.job_traces import Trace, generate_trace, read_trace
 from benchmarks.headlines.pictures import picture
@@ -24,14 +27,6 @@ from benchmarks.rivals.schedulers import (
     MinTotalDuration,
 )
 from benchmarks.rivals.time_left import ByTimeLeft, PresentRegime
-from optuna_deadline.policies.shockwave import (
-    Market,
-    Round,
-    Scheduler,
-    Shares,
-    Window,
-    WindowScheduler,
-)
 from optuna_deadline.policies.shockwave.program import by_gain
 from optuna_deadline.simulation.comparison import Estimate
 

@@ -14,9 +14,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from benchmarks.cluster.jobs import JobView, Market, Memory, Regime, Scheduler
 from benchmarks.headlines.job_traces import Job, Trace
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.shockwave.forecast import JobView, Market, Memory, Regime, Scheduler
 
 #: A job that ends this many seconds before the end of a round pays nothing for resuming.
 _NEARLY = 5.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optuna_deadline.policies.shockwave.accounting import Allocation
-from optuna_deadline.policies.shockwave.forecast import JobView, Market
+from benchmarks.cluster.jobs import JobView, Market
+from benchmarks.cluster.shares import Allocation
 
 Array = NDArray[np.float64]
 

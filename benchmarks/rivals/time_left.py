@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from optuna_deadline.policies.shockwave import JobView, Market, Round, Window, WindowScheduler
-from optuna_deadline.policies.shockwave.forecast import fit, seconds_left
+from benchmarks.cluster.jobs import JobView, Market, Round, fit, seconds_left
+from benchmarks.cluster.window import Window, WindowScheduler
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from benchmarks.cluster.jobs import JobView, Market, Regime
+from benchmarks.cluster.shares import Allocator
 from benchmarks.rivals.schedulers import (
     AlloX,
     FinishTimeFair,
@@ -16,7 +18,6 @@ from benchmarks.rivals.schedulers import (
     MaxThroughput,
     MinTotalDuration,
 )
-from optuna_deadline.policies.shockwave import Allocator, JobView, Market, Regime
 
 
 @st.composite

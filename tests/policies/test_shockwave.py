@@ -10,25 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.cluster.dues import Due, rho, weight
+from benchmarks.cluster.jobs import (
+    JobView,
+    Market,
+    Regime,
+    Round,
+    mean_epoch_seconds,
+    seconds_left,
+)
+from benchmarks.cluster.shares import Shares
+from benchmarks.cluster.window import Window, WindowScheduler
 from benchmarks.headlines.highs import by_milp
 from benchmarks.headlines.job_traces import generate_trace
 from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import MaxMinFair
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import Policy, make_policy
-from optuna_deadline.policies.shockwave import (
-    JobView,
-    Market,
-    Regime,
-    Round,
-    Shares,
-    Window,
-    WindowScheduler,
-)
-from optuna_deadline.policies.shockwave.accounting import Due, rho, weight
-from optuna_deadline.policies.shockwave.forecast import mean_epoch_seconds, seconds_left
-from optuna_deadline.policies.shockwave.program import Programme, by_gain, slope, utility
-from optuna_deadline.policies.shockwave.scheduler import order
+from optuna_deadline.policies.shockwave.program import Programme, by_gain, order, slope, utility
 from optuna_deadline.testing.policies import PolicyTestCase
 
 FAST, SLOW = Regime(64, 10.0, 100.0), Regime(32, 30.0, 200.0)

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.cluster.jobs import Market, Round, Scheduler
+from benchmarks.cluster.shares import Shares
 from benchmarks.headlines.job_traces import Job, Stretch, Trace, generate_trace, read_trace
 from benchmarks.headlines.trace_replay import replay
 from benchmarks.rivals.schedulers import (
@@ -22,7 +24,6 @@ from benchmarks.rivals.schedulers import (
     MinTotalDuration,
 )
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.shockwave import Market, Round, Scheduler, Shares
 
 BASELINES = [
     Shares(MaxMinFair()),

@@ -1,4 +1,4 @@
-"""Shockwave's market on one study: its trials are the jobs, and each is trained to its end.
+"""Shockwave's market (Zheng et al., NSDI 2023) on one study: each trial is trained to its end.
 
 Our reconstruction: the paper's jobs have gangs of their own; here a trial gets the smallest gang
 with which it can end when the others can. Nothing is kept from one plan to the next: a running
@@ -21,10 +21,15 @@ from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import Order, Pause, Plan, Run, Snapshot, TrialView
 from optuna_deadline.policies.base import alive
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, step_seconds
-from optuna_deadline.policies.shockwave.accounting import weight_of
 from optuna_deadline.policies.shockwave.gangs import gangs_in_time
-from optuna_deadline.policies.shockwave.program import Array, Programme, by_gain
-from optuna_deadline.policies.shockwave.scheduler import check_weights, order
+from optuna_deadline.policies.shockwave.program import (
+    Array,
+    Programme,
+    by_gain,
+    check_weights,
+    order,
+    weight_of,
+)
 
 #: Steps assumed for a whole training until a trial reports its length.
 _UNKNOWN = 100

@@ -6,7 +6,7 @@
 
 with ``c`` rounds of the window's ``R``, gangs ``g`` of ``G`` GPUs, progress ``s`` and what a round
 adds to it ``d``, rounds left ``D``, weights ``w``, and ``U`` the logarithm of the progress, linear
-between 0, 0.2 ... 1 as in Shockwave's code. The order of rounds is not part of it (``ordering``).
+between 0, 0.2 ... 1 as in Shockwave's code. The order of rounds is not part of it (:func:`order`).
 
 The other two terms are our reconstruction. The second one pays 1 for each job that ends in the
 window: of two with the same due time, the shorter one goes first, for the mean completion time.
@@ -27,6 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from optuna_deadline.errors import DeadlineError
+
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
@@ -35,6 +37,11 @@ _LOGS = np.log(np.maximum(_BASES, 1e-6))
 #: Of the utility's linear pieces.
 SLOPES = np.diff(_LOGS) / np.diff(_BASES)
 OFFSETS = _LOGS[:-1] - SLOPES * _BASES[:-1]
+
+#: The exponent of rho for a job that has less than a round to go: it is let out.
+_LAST_ROUND = 100.0
+#: Upper bound of a weight; larger ones only lose precision.
+HEAVIEST = 1e6
 
 
 def utility(progress: Array) -> Array:
@@ -116,3 +123,61 @@ def by_gain(programme: Programme) -> Counts:
         else:
             passed.add(int(job))
     return counts
+
+
+def order(programme: Programme, counts: Counts, ran: NDArray[np.bool_]) -> list[list[int]]:
+    """For each round the indices of the jobs that run.
+
+    Shockwave orders them by a second integer programme that puts heavy jobs first; its first
+    rounds decide which jobs run, since the next plan comes before the window ends. Here the rounds
+    are filled one after the other: jobs that need every remaining round run first, then running
+    jobs go on, since stopping one costs a restart, then the heaviest per round. The middle rule is
+    ours.
+
+    A job may get fewer rounds than it was given where gangs do not fill the GPUs; the next plan
+    makes up for it.
+
+    Args:
+        programme: The jobs.
+        counts: The rounds that each is to get.
+        ran: The jobs of the round before the window.
+    """
+    left, running = counts.copy(), ran.copy()
+    heavy = programme.weights / np.maximum(1, counts)
+    sizes = programme.gangs.astype(np.int64).tolist()
+    window = []
+    for round_ in range(programme.rounds):
+        must = left >= programme.rounds - round_
+        free = programme.gpus
+        chosen = []
+        for index in np.lexsort((-programme.gangs, -heavy, ~running, ~must)).tolist():
+            if free == 0:
+                break
+            if left[index] > 0 and sizes[index] <= free:
+                chosen.append(index)
+                free -= sizes[index]
+        left[chosen] -= 1
+        running[:] = False
+        running[chosen] = True
+        window.append(chosen)
+    return window
+
+
+def check_weights(pressure: float, exponent: float, overdue: float) -> None:
+    """Check what weighs the market's terms.
+
+    Raises:
+        DeadlineError: One of them is invalid.
+    """
+    if min(pressure, exponent) < 0 or overdue <= 1:
+        raise DeadlineError(
+            "pressure and exponent must not be negative and overdue must be above 1, but got "
+            f"{pressure!r}, {exponent!r} and {overdue!r}."
+        )
+
+
+def weight_of(late: float, nearly: bool, exponent: float) -> float:
+    """``rho ** exponent`` for a job that is late, else 1; more for one that is nearly done."""
+    if late <= 1.0:
+        return 1.0
+    return float(min(HEAVIEST, late ** (_LAST_ROUND if nearly else exponent)))

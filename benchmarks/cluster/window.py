@@ -3,14 +3,7 @@
 Every job weighs the same; the plan over the next rounds maximises the sum of the logarithms of
 their progress (Nash welfare over time), heavier for jobs that would end later than an equal part
 of the GPUs would let them, less a price for work that keeps the cluster from ending together. The
-modules beside this one say which parts are read in the authors' code and which are ours.
-
-In which rounds of the window the jobs get what the programme gave them.
-
-Shockwave orders them by a second integer programme that puts heavy jobs first; its first rounds
-decide which jobs run, since the next plan comes before the window ends. Here the rounds are
-filled one after the other: jobs that need every remaining round run first, then running jobs
-goes on, since stopping it costs a restart, then the heaviest per round. The middle rule is ours.
+modules of the programme and of the dues say what is read in the authors' code and what is ours.
 """
 
 from __future__ import annotations
@@ -19,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from optuna_deadline.errors import DeadlineError
-from optuna_deadline.policies.shockwave.accounting import Due, revise, rho, weight
-from optuna_deadline.policies.shockwave.forecast import (
+from benchmarks.cluster.dues import Due, revise, rho, weight
+from benchmarks.cluster.jobs import (
     JobView,
     Market,
     Round,
@@ -31,52 +22,8 @@ from optuna_deadline.policies.shockwave.forecast import (
     mean_epoch_seconds,
     seconds_left,
 )
-from optuna_deadline.policies.shockwave.program import Counts, Programme, by_gain
-
-
-def order(programme: Programme, counts: Counts, ran: NDArray[np.bool_]) -> list[list[int]]:
-    """For each round the indices of the jobs that run.
-
-    A job may get fewer rounds than it was given where gangs do not fill the GPUs; the next plan
-    makes up for it.
-
-    Args:
-        programme: The jobs.
-        counts: The rounds that each is to get.
-        ran: The jobs of the round before the window.
-    """
-    left, running = counts.copy(), ran.copy()
-    heavy = programme.weights / np.maximum(1, counts)
-    sizes = programme.gangs.astype(np.int64).tolist()
-    window = []
-    for round_ in range(programme.rounds):
-        must = left >= programme.rounds - round_
-        free = programme.gpus
-        chosen = []
-        for index in np.lexsort((-programme.gangs, -heavy, ~running, ~must)).tolist():
-            if free == 0:
-                break
-            if left[index] > 0 and sizes[index] <= free:
-                chosen.append(index)
-                free -= sizes[index]
-        left[chosen] -= 1
-        running[:] = False
-        running[chosen] = True
-        window.append(chosen)
-    return window
-
-
-def check_weights(pressure: float, exponent: float, overdue: float) -> None:
-    """Check what weighs the market's terms.
-
-    Raises:
-        DeadlineError: One of them is invalid.
-    """
-    if min(pressure, exponent) < 0 or overdue <= 1:
-        raise DeadlineError(
-            "pressure and exponent must not be negative and overdue must be above 1, but got "
-            f"{pressure!r}, {exponent!r} and {overdue!r}."
-        )
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.policies.shockwave.program import Programme, by_gain, check_weights, order
 
 
 @dataclass(frozen=True)

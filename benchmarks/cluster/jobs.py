@@ -1,10 +1,9 @@
-"""The time that a job will still take: Shockwave's Dirichlet predictor over its regimes.
+"""What a scheduler of jobs sees and answers: a market of jobs at the beginning of a round.
 
+The time that a job will still take is that of Shockwave's Dirichlet predictor over its regimes.
 Read in Shockwave's code: each of the job's ``m`` regimes has ``E / m`` epochs by the prior, each
 epoch begun adds one to its own, the sum is brought back to ``E``, and epochs that were seen are
 taken off. The paper's restatement rule is not in that code and not here.
-
-What a scheduler of jobs sees and answers: a market of jobs at the beginning of a round.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Jobs that share a cluster round by round, as Gavel and Shockwave schedule them."""
