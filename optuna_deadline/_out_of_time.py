@@ -70,10 +70,10 @@ def time_left(study: Study) -> float:
     """
     from optuna_deadline.allocation.database.opening import open_table
     from optuna_deadline.pruners import find_deadline_pruner
-    from optuna_deadline.study import terms
+    from optuna_deadline.study import agreement
 
     pruner = find_deadline_pruner(study.pruner)
     if pruner is None:
-        known = terms.read_stored(open_table(study), study)
+        known = agreement.read_stored(open_table(study), study)
         return known.deadline - known.read
     return pruner._tracker(study).time_left_at_last()

@@ -21,7 +21,7 @@ from optuna_deadline.elastic import ElasticWorker, agree
 from optuna_deadline.errors import DeadlineConflict, DeadlineError
 from optuna_deadline.options import StudyOptions, options_of
 from optuna_deadline.policies import HyperSched
-from optuna_deadline.study import policy_choice, terms
+from optuna_deadline.study import agreement, policy_choice
 from optuna_deadline.study.terms import Given
 
 _WORDS = st.text("abc/.-", min_size=1, max_size=8).filter(lambda text: text[0] != "-")
@@ -84,7 +84,7 @@ def test_an_object_is_stored_as_its_name_and_its_fields(sqlite_url: str) -> None
     for other in (HyperSched(), HyperSched(recharge=8, gate=False), "hypersched:gate=false"):
         with pytest.raises(DeadlineConflict, match=r"recharge 5|gate False"):
             agree(study, "1h", StudyOptions(deadline="1h", policy=other).given)
-    assert terms.read(open_table(study), study) == found
+    assert agreement.read(open_table(study), study) == found
 
 
 def test_an_object_joins_a_study_that_has_its_name(sqlite_url: str) -> None:
@@ -105,6 +105,6 @@ def test_the_surface_has_few_declarations() -> None:
     """An option is declared once, and passed as a part of one object."""
     assert len(inspect.signature(optuna_deadline.run).parameters) == 11
     declared = [*fields(WorkerOptions), *fields(StudyOptions)]
-    for function in (optuna_deadline.run, ElasticWorker, agree, terms.fix, Given):
+    for function in (optuna_deadline.run, ElasticWorker, agree, agreement.fix, Given):
         declared += inspect.signature(function).parameters
     assert len(declared) <= 90

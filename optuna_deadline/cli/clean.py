@@ -32,7 +32,7 @@ from optuna_deadline.planning.best_model import (
 )
 from optuna_deadline.planning.feasibility import known_feasibility
 from optuna_deadline.planning.leftovers import delete
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.worker.devices import host_name
 
 
@@ -59,7 +59,7 @@ def clean(
             "where its checkpoints are."
         )
     place = Path() if checkpoints is None else place_of(checkpoints)
-    given = root_of(place, study, study_terms.key(open_table(found), found))
+    given = root_of(place, study, agreement.key(open_table(found), found))
     ended = {row.number for row in table.trials() if not row.alive and row.fence}
     # Read after the trials, so that it includes the last checkpoint of each.
     rows = table.checkpoints()

@@ -21,8 +21,9 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.options import Direction, StudyOptions
 from optuna_deadline.samplers import check_earlier, winners
 from optuna_deadline.samplers._named import keep_earlier, keep_sampler, make_sampler, sampler_of
+from optuna_deadline.study.agreement import check_ahead
 from optuna_deadline.study.policy_choice import parse_call
-from optuna_deadline.study.terms import Terms, check_ahead, check_single_objective, passed
+from optuna_deadline.study.terms import Terms, check_single_objective, passed
 from optuna_deadline.values.deadlines import parse_deadline
 
 

@@ -18,6 +18,7 @@ from optuna_deadline.history.text import format_time_of_day
 from optuna_deadline.planning.billing.budget import change_budget, change_price
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
+from optuna_deadline.study import agreement
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.deadlines import parse_duration
@@ -47,7 +48,7 @@ def set_(
     if budget is not None:
         print(set_budget(found, budget))
     if deadline is not None:
-        moved = study_terms.extend(open_table(found), found, deadline)
+        moved = agreement.extend(open_table(found), found, deadline)
         print(f"{study}: deadline {moved}.{_money(*table_of(found))}")
 
 
@@ -75,7 +76,7 @@ def stop(
     """End a study early, as its deadline would; keep the best model."""
     seconds = parse_duration(within, "--within")
     found = load_study(study, storage)
-    ended = study_terms.end_within(open_table(found), found, seconds)
+    ended = agreement.end_within(open_table(found), found, seconds)
     print(
         f"{study} ends at {format_time_of_day(ended.deadline)}; after that see optuna-deadline "
         "load-best."

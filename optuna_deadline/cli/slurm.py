@@ -29,7 +29,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
-from optuna_deadline.study.terms import read_stored
+from optuna_deadline.study.agreement import read_stored
 
 #: Seconds for which a worker waits for the slots of a dead worker: twice a lease and its grace.
 WAIT = 90

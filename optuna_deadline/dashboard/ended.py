@@ -14,7 +14,7 @@ from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.dashboard.report import chart, report_page
 from optuna_deadline.errors import StudyGone
 from optuna_deadline.history.outcome import StudyOutcome, read_outcome
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 
 _MOST = 12  # studies on the page, those with the latest deadlines
 _FRESH = 10.0  # seconds: after a deadline, workers may still store what they have
@@ -43,7 +43,7 @@ class EndedStudies:
         now = self._database.now()
         ended = [
             (terms, settled)
-            for terms, settled in study_terms.read_all(self._database)
+            for terms, settled in agreement.read_all(self._database)
             if settled or terms.deadline <= now
         ]
         ended.sort(key=lambda one: one[0].deadline, reverse=True)

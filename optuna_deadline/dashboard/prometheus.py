@@ -20,7 +20,7 @@ from optuna_deadline.errors import DeadlineError, StudyGone
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import costs
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.worker.database_errors import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class StudyCollector:
         yield from families(histories)
 
     def _look(self) -> list[History]:
-        for terms, settled in study_terms.read_all(self._database):
+        for terms, settled in agreement.read_all(self._database):
             wanted = terms.name in self._names if self._names else not settled
             if wanted and terms.study_id not in self._readers:
                 table = AllocationTable(self._database, terms.name, terms.study_id)

@@ -20,7 +20,7 @@ from optuna_deadline.options import WorkerOptions
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.study.terms import Given, Terms
 from optuna_deadline.values.budgets import HOST_TYPE, Budget
 from optuna_deadline.values.deadlines import DeadlineLike, parse_deadline
@@ -59,15 +59,15 @@ def agree(
     database, given = open_table(study, storage), given or Given()
     if deadline is not None:
         try:
-            return study_terms.fix(database, study, deadline, given)
+            return agreement.fix(database, study, deadline, given)
         except DeadlinePassed:
-            known = study_terms.read(database, study)
+            known = agreement.read(database, study)
             if known is None or not _is_unended(database, known):
                 raise
             return known
     if (pruner := find_deadline_pruner(study.pruner)) is not None:
         pruner._terms(study)
-    return study_terms.join(database, study, given)
+    return agreement.join(database, study, given)
 
 
 def _is_unended(database: Database, terms: Terms) -> bool:
@@ -140,7 +140,7 @@ def preload_for_new(
     """Load the objective with :func:`preload` if this process fixes the study's deadline."""
     if deadline is None or not isinstance(study, Study):
         return None
-    if study_terms.read(open_table(study, storage), study) is not None:
+    if agreement.read(open_table(study, storage), study) is not None:
         return None
     return preload(source, offer, deadline, checkpoints)
 
@@ -167,4 +167,4 @@ def extend(study: Study, deadline: DeadlineLike, *, storage: str | None = None) 
         DeadlineConflict: The study's deadline is later.
         DeadlineError: The study has no deadline, or the new one has passed.
     """
-    study_terms.extend(open_table(study, storage), study, deadline)
+    agreement.extend(open_table(study, storage), study, deadline)

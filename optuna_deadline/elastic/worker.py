@@ -59,8 +59,7 @@ from optuna_deadline.rank.fork_server import ForkServer
 from optuna_deadline.rank.objective import Objective, ObjectiveSource, source_of
 from optuna_deadline.rank.rendezvous import ADDRESS_VARIABLE, own_address
 from optuna_deadline.samplers import DeadlineSampler
-from optuna_deadline.study import policy_choice
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement, policy_choice
 from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.budgets import HOST_TYPE
 from optuna_deadline.worker.agent import END_IS_LATE, Agent
@@ -139,7 +138,7 @@ class ElasticWorker:
             policy = terms.policy
         self._policy = policy_choice.make(policy, terms.parameters)
         place = place_of(options.checkpoints)
-        self._folder = root_of(place, study.study_name, study_terms.key(database, study))
+        self._folder = root_of(place, study.study_name, agreement.key(database, study))
         self._resumable = not isinstance(storage_of(study), InMemoryStorage)
         self._asked: list[int] = []
         self._availability = CheckpointAvailability(self.table, host_name())
@@ -183,6 +182,7 @@ class ElasticWorker:
         self._agent = agent
         if self._leaving is not None:
             agent.leave(self._leaving)
+        interval = max(0.5, poll)
         planner = Planner(
             OptunaTrials(self.study),
             self.table,
@@ -195,9 +195,9 @@ class ElasticWorker:
             max_pool_slots=self._ceiling,
             max_slots=self.terms.max_slots,
             exponent=PRIOR_EXPONENT if self._offer.gpus else PRIOR_EXPONENT_OF_CPUS,
+            interval=interval,
             keep_all=keeps_all_checkpoints(self.study),
         )
-        interval = max(0.5, poll)
         leader = PoolLeader(self.table, self.options.sharing, agent.id, interval=interval)
         ticks = (leader.tick, planner.tick)
 

@@ -22,6 +22,7 @@ from optuna_deadline.allocation.tail import Tail
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.reporting import step_before_all
 from optuna_deadline.history.records import EVENT_KINDS, History
+from optuna_deadline.study import agreement
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Terms
@@ -224,7 +225,7 @@ def table_of(study: Study, storage: str | None = None) -> tuple[AllocationTable,
         UnsupportedStorage: The study's storage is not SQL, and no ``storage`` is given.
     """
     database = open_table(study, storage)
-    found = study_terms.read(database, study)
+    found = agreement.read(database, study)
     if found is None:
         raise DeadlineError(
             f"The study {study.study_name!r} has no deadline, so there is nothing to show; "

@@ -75,6 +75,7 @@ class Planner:
         max_pool_slots: The most slots that the study can buy.
         max_slots: The most slots of a trial; no limit by default.
         exponent: Of the speed of gangs that were not measured.
+        interval: Seconds between two ticks, at most.
         keep_all: Whether all checkpoints stay after the study, not only the best model's.
     """
 
@@ -93,6 +94,7 @@ class Planner:
         max_pool_slots: int = 0,
         max_slots: int | None = None,
         exponent: float = PRIOR_EXPONENT,
+        interval: float = 0.0,
         keep_all: bool = False,
     ) -> None:
         self._pool_budget = (
@@ -109,7 +111,7 @@ class Planner:
             self._opener.exhausted,
         )
         self._worker_id = worker_id
-        self._clock = clock
+        self._clock, self._interval = clock, interval
         self._best_model = BestModel(
             table, direction, is_intact, lambda: self._reader.best_reports, trials.feasibility
         )
@@ -187,9 +189,8 @@ class Planner:
         closing = self._closing_seconds(reading)
         closes_in = end - snapshot.now - closing
         self.closes_at = self._clock() + closes_in
-        if self._end.retire_excess(
-            term.number, reading, closes_in, self._reader.best_reports, self._poll_trips[-1]
-        ):
+        best, trip = self._reader.best_reports, self._poll_trips[-1]
+        if self._end.retire_excess(term.number, reading, closes_in, self._interval, best, trip):
             reading = self._reader.read(orders.deadline)
         if self._pool_budget is not None:
             reading = self._pool_budget.limit_to_paid_slots(reading, orders)

@@ -205,12 +205,14 @@ class StudyEnd:
         term: int,
         reading: Reading,
         closes_in: float,
+        interval: float,
         best_reports: BestReports,
         round_trip: float,
     ) -> bool:
         """Retire the worst waiting trials if too many wait to report all their ends in time.
 
-        Once running trials must stop, all but the best one retire. Returns whether any did.
+        The next call may come ``interval`` seconds later. Once running trials must stop, all but
+        the best one retire. Returns whether any did.
         """
         waiting = [
             row.number
@@ -218,9 +220,10 @@ class StudyEnd:
             if row.alive and row.owner is None and (row.mode != "run" or closes_in <= 0)
         ]
         each = _REPORTING_SLACK * self._reporter.seconds_per_end(round_trip)
-        if len(waiting) < 2 or len(waiting) * each < closes_in:
+        left = closes_in - interval
+        if len(waiting) < 2 or len(waiting) * each < left:
             return False
-        excess = len(waiting) - 1 - (int(closes_in / each) if closes_in > 0 else 0)
+        excess = len(waiting) - 1 - (int(left / each) if left > 0 else 0)
         best = self._best_model.find()
         worst = best_reports.worst_first(waiting)
         losers = [number for number in worst if best is None or number != best.number]

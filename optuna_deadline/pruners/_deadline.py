@@ -24,6 +24,7 @@ from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
 from optuna_deadline.pruners._watch import DeadlineWatch, trained_here
+from optuna_deadline.study import agreement
 from optuna_deadline.study import terms as study_terms
 from optuna_deadline.study.best import PRUNED_BECAUSE
 from optuna_deadline.study.terms import Given, Terms
@@ -300,7 +301,7 @@ class DeadlinePruner(BasePruner):
             trackers = self._trackers.setdefault(storage_of(study), {})
             if id_of(study) not in trackers:
                 database = open_table(study, self._storage)
-                terms = study_terms.fix(
+                terms = agreement.fix(
                     database,
                     study,
                     self._deadline,

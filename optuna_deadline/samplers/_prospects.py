@@ -18,7 +18,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.reporting import prospects, step_before_all
 from optuna_deadline.history.series import measure
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.values.scores import score
 
 
@@ -57,7 +57,7 @@ class TableLook:
     def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
         """Three statements, whatever the number of trials."""
         database = opened_table(study, self._table_url)
-        terms = None if database is None else study_terms.read(database, study)
+        terms = None if database is None else agreement.read(database, study)
         if database is None or terms is None:
             return Situation(math.inf, None, by_dates(trials, datetime.now()))
         rows = AllocationTable(database, terms.name, terms.study_id).segments()

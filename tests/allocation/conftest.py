@@ -11,7 +11,7 @@ from sql_world import World
 
 from benchmarks.support.postgres import PostgresServer
 from optuna_deadline.allocation.database.opening import connect, disconnect, open_table
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 
 pytest.register_assert_rewrite("allocation.suite")
 
@@ -33,7 +33,7 @@ def make_world(storage_url: str) -> Callable[..., World]:
     def make(name: str = "study") -> World:
         study = optuna.create_study(storage=storage_url, study_name=name, load_if_exists=True)
         engine = open_table(study)
-        terms = study_terms.fix(engine, study, "1h")
+        terms = agreement.fix(engine, study, "1h")
         return World(study, engine, terms.study_id, terms.deadline, terms.started)
 
     return make

@@ -31,7 +31,7 @@ from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError, LeaseLost, StudyGone
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
-from optuna_deadline.study import policy_choice, terms
+from optuna_deadline.study import agreement, policy_choice
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
@@ -122,8 +122,8 @@ def whole(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def _uses(study: optuna.Study, database: Database) -> Iterator[Callable[[], object]]:
     """What processes do with a study."""
     table = AllocationTable(database, "s", study._study_id)
-    yield lambda: terms.read(database, study)
-    yield lambda: terms.read_all(database)
+    yield lambda: agreement.read(database, study)
+    yield lambda: agreement.read_all(database)
     for name in ("roster", "trials", "segments", "reports", "checkpoints", "events"):
         yield getattr(table, name)
     for name in ("orders", "memberships", "free_slots"):
@@ -138,7 +138,7 @@ def _uses(study: optuna.Study, database: Database) -> Iterator[Callable[[], obje
     yield planner.tick
     study.pruner = DeadlinePruner("1h")
     yield lambda: study.optimize(_report, n_trials=1)
-    yield lambda: terms.extend(database, study, "3h")
+    yield lambda: agreement.extend(database, study, "3h")
 
 
 def _report(trial: optuna.Trial) -> float:

@@ -33,7 +33,7 @@ from optuna_deadline.allocation.records import Assignment, Grant, NewReport, Stu
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import LeaseLost
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 
 pytestmark = [
     pytest.mark.postgres,
@@ -287,7 +287,7 @@ def make_scene(
         name = f"scene{next(count)}."
         me, planner = f"{name}-a", f"{name}-p"
         study = optuna.create_study(storage=storage, study_name=name)
-        terms = study_terms.fix(database, study, "1h")
+        terms = agreement.fix(database, study, "1h")
         world = World(study, database, terms.study_id, terms.deadline, NOON)
         world.tables["pool"] = AllocationTable(
             database, name, terms.study_id, ttl=30, grace=15, now=lambda: world.time

@@ -24,7 +24,7 @@ from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import HistoryReader, table_of
 from optuna_deadline.live.watcher import StudyWatcher
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.study.terms import Given
 from optuna_deadline.worker.database_errors import (
     DATABASE_ERRORS,
@@ -137,7 +137,7 @@ def test_a_worker_that_has_left_wins_no_election(table_only_url: str) -> None:
 def test_deleting_the_study_in_optuna_takes_its_rows_along(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="study")
     database = open_table(study)
-    terms = study_terms.fix(database, study, "1h")
+    terms = agreement.fix(database, study, "1h")
 
     def make(**law: object) -> AllocationTable:
         now = law["now"]
@@ -180,7 +180,7 @@ def test_a_worker_that_queued_to_register_has_the_time_of_its_turn(table_only_ur
 def test_a_reader_that_comes_before_the_first_worker_finds_its_pool(storage_url: str) -> None:
     study = optuna.create_study(storage=storage_url, study_name="study")
     database = open_table(study)
-    terms = study_terms.fix(database, study, "1h")
+    terms = agreement.fix(database, study, "1h")
     reader, watcher = HistoryReader(*table_of(study)), StudyWatcher(*table_of(study))
     assert reader.read().slots == () and watcher.view().slots_total == 0
     AllocationTable(database, "lab", terms.study_id).register("a", "host", 1, [], 4)
@@ -212,7 +212,7 @@ def test_a_long_plan_takes_few_statements(storage_url: str) -> None:
     """At a database far away, a statement for each line would exceed the transaction's time."""
     study = optuna.create_study(storage=storage_url, study_name="study")
     database = open_table(study)
-    table = AllocationTable(database, "pool", study_terms.fix(database, study, "1h").study_id)
+    table = AllocationTable(database, "pool", agreement.fix(database, study, "1h").study_id)
     table.register("a", "host", 1, [], 1)
     term = table.elect_planner("a")
     assert term is not None
@@ -237,7 +237,7 @@ def test_long_names_of_policies_and_pools_are_kept(storage_url: str, tmp_path: P
     )
     study = optuna.create_study(storage=storage_url, study_name="s" * 400)
     database = open_table(study)
-    terms = study_terms.fix(database, study, "1h", Given(f"{folder}/policy.py:mine"))
+    terms = agreement.fix(database, study, "1h", Given(f"{folder}/policy.py:mine"))
     assert terms.policy == f"{folder}/policy.py:mine"
     table = AllocationTable(database, study.study_name, terms.study_id)
     assert len(table.register("a", "host", 1, [], 2)) == 2
@@ -249,4 +249,4 @@ def test_a_name_that_no_database_keeps_is_refused_in_words(sqlite_url: str) -> N
     with pytest.raises(DeadlineError, match=r"pool's name has 600 characters.*the limit is 512"):
         AllocationTable(database, "p" * 600, 1)
     with pytest.raises(DeadlineError, match="policy's name has 1,200 characters"):
-        study_terms.fix(database, study, "1h", Given("p" * 1190 + ".py:policy"))
+        agreement.fix(database, study, "1h", Given("p" * 1190 + ".py:policy"))

@@ -12,7 +12,7 @@ from optuna_deadline.allocation.database.access import listening
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.database.schema import PREFIX
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 
 Work = Callable[[AllocationTable], object]
 
@@ -36,7 +36,7 @@ def test_what_is_asked_on_a_loop_is_found_by_an_index(
 ) -> None:
     study = optuna.create_study(storage=sqlite_url, study_name="study")
     database = open_table(study)
-    terms = study_terms.fix(database, study, "1h")
+    terms = agreement.fix(database, study, "1h")
     table = AllocationTable(database, "pool", terms.study_id)
     statements: list[tuple[str, Any]] = []
 

@@ -23,7 +23,7 @@ from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.planning.placement.data_locality import CheckpointLocality
 from optuna_deadline.planning.snapshot import SnapshotReader
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.study.terms import Terms
 
 
@@ -139,7 +139,7 @@ def late(sqlite_url: str) -> Late:
     """Two trials on a table."""
     created = optuna.create_study(storage=sqlite_url, study_name="study")
     database = open_table(created)
-    terms = study_terms.fix(database, created, "1h")
+    terms = agreement.fix(database, created, "1h")
     table = AllocationTable(database, "pool", terms.study_id)
     table.register("w", "host", 1, [], 2)
     term = table.elect_planner("w")

@@ -17,7 +17,7 @@ from optuna_deadline.checkpoints.storage import root_of
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import agree
 from optuna_deadline.planning.best_model import find_winner, kept_checkpoint
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def study(sqlite_url: str, tmp_path: Path) -> optuna.Study:
     table.register("me", "host", 1, [], 2)
     term = table.elect_planner("me")
     assert term is not None
-    key = study_terms.key(open_table(made), made)
+    key = agreement.key(open_table(made), made)
     root = root_of(tmp_path, made.study_name, key)
     assert isinstance(root, Path)
     for number in range(2):

@@ -13,7 +13,7 @@ from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.table.reads import pools
 from optuna_deadline.cli import app, demo
 from optuna_deadline.elastic import agree
-from optuna_deadline.study.terms import read_all
+from optuna_deadline.study.agreement import read_all
 from optuna_deadline.worker import devices
 
 _TRAIN = "def objective(trial):\n    return trial.suggest_float('x', 0, 1)\n"

@@ -26,7 +26,7 @@ from optuna_deadline.cli import app, databases, doctor
 from optuna_deadline.elastic import agree
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.live.watcher import StudyWatcher
-from optuna_deadline.study import terms as study_terms
+from optuna_deadline.study import agreement
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
@@ -271,7 +271,7 @@ def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept
         return value
 
     asked = ("load-best", "p", "--storage", sqlite_url)
-    study_terms.fix(open_table(study), study, "1h")
+    agreement.fix(open_table(study), study, "1h")
     assert "No trial of p has reported yet" in run(*asked, code=2)
     study.optimize(objective, n_trials=3)
     assert read(*asked) == {

@@ -16,7 +16,7 @@ from optuna_deadline.cli import app
 from optuna_deadline.cli.slurm import SlurmJob, array_of
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 from optuna_deadline.study.rows import ANY_STUDY, bring_forward
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
@@ -145,7 +145,7 @@ def test_the_policy_of_a_plain_study_is_left_to_its_first_worker(
     study.pruner._terms(study)  # type: ignore[attr-defined]
     words = [f"{train_py}:objective", "--study", "plain", "--storage", postgres_url]
     assert run(*words, "--gpus-per-node", "4", "--dry-run")[0] == 0
-    known = terms.read(open_table(study), study)
+    known = agreement.read(open_table(study), study)
     assert known is not None and known.policy is None
 
 

@@ -127,7 +127,7 @@ def test_a_database_that_is_away_is_said_and_not_a_failed_scrape(
     def away(engine: sa.Engine) -> None:
         raise sa.exc.OperationalError("SELECT 1", {}, Exception("connection refused"))
 
-    monkeypatch.setattr(prometheus.study_terms, "read_all", away)
+    monkeypatch.setattr(prometheus.agreement, "read_all", away)
     assert scrape(address)["optuna_deadline_database_up",] == 0
 
 

@@ -67,7 +67,7 @@ def test_a_pass_comes_seldom_and_not_at_the_end_and_an_error_ends_them(
     publisher = PlainPublisher.of(study, open_table(study))
     assert publisher is not None
     publisher._clock, publisher._next = lambda: now, 0.0
-    terms = optuna_deadline.study.terms.read(open_table(study), study)
+    terms = optuna_deadline.study.agreement.read(open_table(study), study)
     assert terms is not None
     publish = publisher.publish
     monkeypatch.setattr(publisher, "publish", lambda terms: (passes.append(now), publish(terms)))
@@ -103,7 +103,7 @@ def test_forecasts_are_made_of_optunas_own_trials(study: optuna.Study, storage_u
 
 def test_a_study_has_ended_after_its_deadline_and_last_trial(study: optuna.Study) -> None:
     study.tell(3, state=optuna.trial.TrialState.PRUNED)
-    terms = optuna_deadline.study.terms.read(open_table(study), study)
+    terms = optuna_deadline.study.agreement.read(open_table(study), study)
     assert terms is not None
     over = replace(terms, read=terms.deadline)
     assert plain.plain_history(over, study.trials).settled is not None

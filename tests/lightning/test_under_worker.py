@@ -17,7 +17,7 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.policies import registry
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"no_step|lost")]
 
@@ -59,7 +59,7 @@ def train(
         "validated": [(segment.validated, segment.trained) for segment in table.segments()],
         "result": result,
         "regimes": {row.step: row.regime for row in table.reports() if row.regime is not None},
-        "row": StudyWatcher(table, terms.read_stored(database, study)).view().rows[0],
+        "row": StudyWatcher(table, agreement.read_stored(database, study)).view().rows[0],
     }
 
 

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from optuna_deadline import DeadlineGate, DeadlinePruner, DeadlineSampler, best, out_of_time
 from optuna_deadline._optuna import constraints
 from optuna_deadline.allocation.database.opening import open_table
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -114,7 +114,7 @@ def test_a_better_value_that_was_returned_is_the_best(storage: str | None, clock
 def test_another_optimize_adds_no_second_copy(storage: str | None, clock: Any) -> None:
     study = _study(storage, clock)
     study.optimize(_by_callback(clock, 0.5), callbacks=[DeadlineGate()])
-    terms.extend(open_table(study), study, "1h")
+    agreement.extend(open_table(study), study, "1h")
     study.optimize(_by_callback(clock, 0.9, seconds=1500.0), callbacks=[DeadlineGate()])
     states = [trial.state.name for trial in study.trials]
     assert states[:3] == ["PRUNED", "COMPLETE", "PRUNED"] and states.count("COMPLETE") == 1

@@ -20,7 +20,7 @@ from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.elastic.worker import _planned
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, UnsupportedStorage
 from optuna_deadline.pruners import _watch
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -63,7 +63,7 @@ def ended(storage_url: str, clock: Any) -> optuna.Study:
     """A study whose deadline has passed, in a process that comes too late."""
     study = _study(storage_url, clock=clock)
     study.optimize(lambda trial: _train(trial, clock), callbacks=[DeadlineGate()])
-    terms.end_within(open_table(study), study, -1.0)
+    agreement.end_within(open_table(study), study, -1.0)
     clock.advance(100)
     return _study(storage_url, clock=clock)
 
@@ -80,7 +80,7 @@ def test_a_process_that_has_trained_returns(
     lines = [line for line in caplog.messages if "study.optimize returns at once" in line]
     assert len(lines) == 1
     assert pickle.loads(pickle.dumps(study)).study_name == "s"
-    terms.extend(open_table(study), study, "1h")
+    agreement.extend(open_table(study), study, "1h")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
     assert _states(study).total() == states.total() + 2, "it goes on once the deadline is moved"
 

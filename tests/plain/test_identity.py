@@ -19,7 +19,7 @@ from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.database.opening import disconnect, open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.errors import DeadlineError, StudyGone
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement, terms
 
 
 def _study(storage: Any, direction: str = "minimize") -> optuna.Study:
@@ -64,13 +64,13 @@ def other_storage(request: pytest.FixtureRequest, tmp_path: Path) -> BaseStorage
 def test_a_study_has_a_key_that_no_other_one_has(storage: str | None) -> None:
     study = _study(storage)
     database = open_table(study)
-    terms.fix(database, study, "2h")
-    key = terms.key(database, study)
-    assert key == _stored_key(database) == terms.key(database, study)
+    agreement.fix(database, study, "2h")
+    key = agreement.key(database, study)
+    assert key == _stored_key(database) == agreement.key(database, study)
     again = _again(study)
     database = open_table(again)
-    terms.fix(database, again, "2h")
-    assert terms.key(database, again) != key
+    agreement.fix(database, again, "2h")
+    assert agreement.key(database, again) != key
 
 
 def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(
@@ -79,7 +79,7 @@ def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(
     """Also where the table has a database of its own, which Optuna deletes nothing from."""
     study = _study(other_storage, "maximize")
     database = engines(study)
-    first = terms.fix(database, study, "1h")
+    first = agreement.fix(database, study, "1h")
     table = AllocationTable(database, "s", first.study_id)
     table.register("w", "host", 1, [], 1)
     term = table.elect_planner("w")
@@ -87,15 +87,15 @@ def test_a_study_created_again_has_none_of_the_deleted_ones_terms_and_trials(
     table.open_trial("w", term, 0, 0)
     table.leave("w")
     again = _again(study)
-    assert terms.read(database, again) is None
-    second = terms.fix(database, again, "2h")
+    assert agreement.read(database, again) is None
+    second = agreement.fix(database, again, "2h")
     assert (second.direction, second.duration) == ("minimize", 7200.0)
-    assert terms.fix(database, again, "2h") == second
+    assert agreement.fix(database, again, "2h") == second
     table = AllocationTable(database, "s", second.study_id)
     assert table.trials() == [] and table.workers() == []
     assert table.events() == []
     with pytest.raises(StudyGone, match="was deleted"):
-        terms.read(database, study)
+        agreement.read(database, study)
 
 
 def test_a_deadline_of_a_deleted_study_that_has_passed_stops_nothing(
@@ -103,10 +103,10 @@ def test_a_deadline_of_a_deleted_study_that_has_passed_stops_nothing(
 ) -> None:
     study = _study(other_storage, "maximize")
     database = engines(study)
-    terms.fix(database, study, "60s", elapsed=50.0)
+    agreement.fix(database, study, "60s", elapsed=50.0)
     with autocommit(database.engine) as connection:
         connection.execute(sa.update(schema.study).values(deadline=1.0))
-    assert terms.fix(database, _again(study), "60s").direction == "minimize"
+    assert agreement.fix(database, _again(study), "60s").direction == "minimize"
 
 
 def test_a_study_of_the_same_name_whose_workers_live_is_left_alone(
@@ -116,15 +116,15 @@ def test_a_study_of_the_same_name_whose_workers_live_is_left_alone(
         _study(JournalStorage(JournalFileBackend(str(tmp_path / name)))) for name in ("a", "b")
     )
     database = engines(theirs)
-    fixed = terms.fix(database, theirs, "1h")
+    fixed = agreement.fix(database, theirs, "1h")
     table = AllocationTable(database, "s", fixed.study_id)
     table.register("w", "host", 1, [], 1)
     with pytest.raises(DeadlineError, match=r"Workers still train another study named 's'.*table"):
-        terms.fix(database, ours, "2h")
-    assert terms.read(database, theirs) is not None
+        agreement.fix(database, ours, "2h")
+    assert agreement.read(database, theirs) is not None
     table.leave("w")
-    assert terms.fix(database, ours, "2h").duration == 7200.0
-    assert terms.read(database, theirs) is None
+    assert agreement.fix(database, ours, "2h").duration == 7200.0
+    assert agreement.read(database, theirs) is None
 
 
 def test_processes_that_meet_in_a_database_of_its_own_have_one_row(
@@ -133,12 +133,12 @@ def test_processes_that_meet_in_a_database_of_its_own_have_one_row(
     journal = str(tmp_path / "journal")
     first = _study(JournalStorage(JournalFileBackend(journal)))
     database = engines(first)
-    terms.fix(database, first, "1h")
+    agreement.fix(database, first, "1h")
     _again(first)
 
     def meet(number: int) -> terms.Terms:
         study = _study(JournalStorage(JournalFileBackend(journal)))
-        return terms.fix(database, study, "2h", elapsed=float(number))
+        return agreement.fix(database, study, "2h", elapsed=float(number))
 
     with ThreadPoolExecutor(8) as pool:
         met = list(pool.map(meet, range(8)))

@@ -13,7 +13,7 @@ from clocks import ahead
 from optuna_deadline import DeadlinePruner, best, out_of_time, time_left
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -110,7 +110,7 @@ def test_who_knows_no_deadline_is_told_how_to_give_one() -> None:
     study = optuna.create_study(study_name="s")
     with pytest.raises(DeadlineError, match="The study 's' has no deadline yet: pass deadline"):
         time_left(study)
-    terms.fix(open_table(study), study, "1h")
+    agreement.fix(open_table(study), study, "1h")
     assert 3500 < time_left(study) <= 3600
 
 

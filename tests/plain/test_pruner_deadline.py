@@ -19,7 +19,7 @@ from optuna_deadline.errors import (
     DeadlineConflict,
     DeadlineError,
 )
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 pytestmark = pytest.mark.nightly_but(r"^$")  # the PostgreSQL twins
 
@@ -126,8 +126,8 @@ def test_a_script_whose_instant_has_passed_joins_the_extended_study(storage_url:
     study = optuna.create_study(storage=storage_url, sampler=DeadlineSampler())
     at = datetime.now(timezone.utc) - timedelta(seconds=1)
     engine = open_table(study)
-    terms.fix(engine, study, at, elapsed=60.0)
-    terms.extend(engine, study, "1h")
+    agreement.fix(engine, study, at, elapsed=60.0)
+    agreement.extend(engine, study, "1h")
     study.pruner = DeadlinePruner(at)
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"]

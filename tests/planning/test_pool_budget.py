@@ -19,8 +19,8 @@ from optuna_deadline.planning.billing.price_schedule import tariff_of
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.policies import Pause, Plan, Run, Snapshot
 from optuna_deadline.simulation.environment import CountedTrials
+from optuna_deadline.study import agreement
 from optuna_deadline.study import rows as studies
-from optuna_deadline.study import terms
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import Budget
 from optuna_deadline.values.prices import Price
@@ -86,7 +86,7 @@ class Stored(Paid):
         super().__init__(budget)
         self.study = optuna.create_study(storage=url, study_name="s", direction="maximize")
         self.database = open_table(self.study)
-        fixed = terms.fix(self.database, self.study, f"{hours}h", Given(budget=budget))
+        fixed = agreement.fix(self.database, self.study, f"{hours}h", Given(budget=budget))
         self.now, self.started = fixed.started, fixed.started
         self.table = self.open()
 
@@ -209,7 +209,7 @@ def test_a_larger_budget_buys_at_the_next_plan_and_a_smaller_one_ends_sooner(
     assert paid.look(planner).pool_slots == 1
     change_budget(paid.table, paid.budget, paid.started, 4.0)
     assert paid.look(planner).pool_slots == 4, "a planner that knows the former budget follows"
-    known = terms.read(paid.database, paid.study)
+    known = agreement.read(paid.database, paid.study)
     assert known is not None and known.budget == Budget(4.0, Price(1.0))
 
     paid.now += HOUR / 4

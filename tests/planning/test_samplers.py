@@ -33,7 +33,7 @@ from optuna_deadline.planning.optuna_storage import stop_opening
 from optuna_deadline.planning.planner import Planner
 from optuna_deadline.planning.trials import OptunaTrials
 from optuna_deadline.policies.registry import make_policy
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 BEGAN = 1000.0
 STEPS = 4
@@ -253,11 +253,11 @@ def test_a_stopped_study_opens_trials_again_once_its_deadline_is_extended(
 ) -> None:
     study = optuna.create_study(storage=storage_url)
     engine = open_table(study)
-    terms.fix(engine, study, "1h")
+    agreement.fix(engine, study, "1h")
     stop_opening(study)
     trials = OptunaTrials(study)
     assert trials.exhausted()
-    terms.extend(engine, study, "2h")
+    agreement.extend(engine, study, "2h")
     assert not trials.exhausted()
 
 

@@ -28,7 +28,7 @@ from optuna_deadline.policies import (
 )
 from optuna_deadline.policies.registry import FunctionPolicy
 from optuna_deadline.simulation import Cluster, generate, simulate
-from optuna_deadline.study import policy_choice, terms
+from optuna_deadline.study import agreement, policy_choice
 from optuna_deadline.study.terms import Given
 from optuna_deadline.values.budgets import make_budget
 
@@ -193,7 +193,7 @@ def test_an_object_serves_its_own_process_alone(begun: bool, sqlite_url: str) ->
     worker = ElasticWorker(study, newest_first, agreed, WorkerOptions(cpus=1), policy=mine)  # type: ignore[arg-type]
     assert worker._policy is mine
     elsewhere = optuna.load_study(study_name="s", storage=sqlite_url)
-    found = terms.read(open_table(elsewhere), elsewhere)
+    found = agreement.read(open_table(elsewhere), elsewhere)
     assert found is not None
     with pytest.raises(DeadlineError, match="an object in the process that created it"):
         ElasticWorker(elsewhere, newest_first, found, WorkerOptions(cpus=1))  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ def test_the_command_line_takes_a_place_and_settings(place: str, sqlite_url: str
     run = CliRunner().invoke(app, [*create, *asked])
     assert run.exit_code == 0, run.output
     study = optuna.load_study(study_name="s", storage=sqlite_url)
-    found = terms.read(open_table(study), study)
+    found = agreement.read(open_table(study), study)
     assert found is not None and found.parameters["most"] == 2
     assert policy_choice.make(found.policy, found.parameters).plan(SNAPSHOT).start == 2
     for wrong, says in (("most=2,x", "NAME=VALUE"), ("least=2", "takes no 'least'")):

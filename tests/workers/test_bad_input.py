@@ -17,7 +17,7 @@ from optuna_deadline.cli import app
 from optuna_deadline.elastic import prepare
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.options import WorkerOptions
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 from optuna_deadline.worker import devices
 from optuna_deadline.worker.devices import Offer, make_offer
 
@@ -155,7 +155,7 @@ def test_a_run_that_is_refused_fixes_no_deadline(arguments: dict[str, Any], mess
         options = WorkerOptions(**arguments.get("worker", {}))
         given = {"objective": objective, "cpus": 1, "deadline": "1h", **arguments}
         optuna_deadline.run(study, **{**given, "worker": options})
-    assert terms.read(open_table(study), study) is None
+    assert agreement.read(open_table(study), study) is None
 
 
 def test_more_slots_for_a_trial_than_there_are_limit_nothing(

@@ -24,7 +24,7 @@ from optuna_deadline.checkpoints.restore import (
 from optuna_deadline.checkpoints.storage import Location, join_location, parse_location
 from optuna_deadline.elastic import ElasticWorker
 from optuna_deadline.options import WorkerOptions
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 pytestmark = pytest.mark.nightly_but(r"True")
 NAMED = "segment-000002-step-000000020.ckpt"
@@ -175,7 +175,7 @@ def test_studies_of_one_name_in_two_databases_keep_their_checkpoints_in_one_plac
     files, sweepings = [], []
     for day in ("monday", "tuesday"):
         study = optuna.create_study(study_name="train", storage=f"sqlite:///{tmp_path / day}.db")
-        agreed = terms.fix(open_table(study), study, "1h")
+        agreed = agreement.fix(open_table(study), study, "1h")
         worker = ElasticWorker(
             study, objectives.elastic, agreed, WorkerOptions(cpus=1, checkpoints=str(root))
         )
@@ -216,8 +216,8 @@ def test_when_a_study_is_over_no_trial_has_a_file_without_a_row(
     """Pruned ones too, and whatever a worker that was killed left behind."""
     study = sqlite_study
     engine = open_table(study)
-    terms.fix(engine, study, "100s")
-    folder = storage.root_of(tmp_path, study.study_name, terms.key(engine, study))
+    agreement.fix(engine, study, "100s")
+    folder = storage.root_of(tmp_path, study.study_name, agreement.key(engine, study))
     assert isinstance(folder, Path)
     for number in range(3):
         (folder / f"trial-{number}").mkdir(parents=True)

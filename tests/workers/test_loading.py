@@ -17,7 +17,7 @@ from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.elastic import background
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 ENDLESS = """
 import os, pathlib, time
@@ -87,7 +87,7 @@ def test_an_import_that_fails_is_an_error_and_leaves_no_trial(
             checkpoints=tmp_path / "checkpoints",
         )
     assert sqlite_study.get_trials() == []
-    assert terms.read(open_table(sqlite_study), sqlite_study) is None  # no deadline was fixed
+    assert agreement.read(open_table(sqlite_study), sqlite_study) is None  # no deadline was fixed
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from optuna_deadline.checkpoints.storage import root_of
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.rank.link import Link
 from optuna_deadline.rank.trial import RankSegment
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 
 
 def mode(path: Path) -> int:
@@ -64,8 +64,8 @@ def test_a_worker_refuses_a_prepared_folder_of_its_study(
 ) -> None:
     study = optuna.create_study(study_name="s", storage=sqlite_url)
     engine = optuna_deadline.allocation.database.opening.open_table(study)
-    terms.fix(engine, study, "100s")
-    prepare(root_of(tmp_path, "s", terms.key(engine, study)))
+    agreement.fix(engine, study, "100s")
+    prepare(root_of(tmp_path, "s", agreement.key(engine, study)))
     with pytest.raises(DeadlineError, match=says):
         optuna_deadline.run(study, lambda trial: 0.0, cpus=1, checkpoints=tmp_path)
 

@@ -23,7 +23,7 @@ from optuna_deadline.checkpoints.files import intact, verified
 from optuna_deadline.checkpoints.storage import StoreAway
 from optuna_deadline.elastic import agree
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.study import terms
+from optuna_deadline.study import agreement
 from optuna_deadline.study.terms import Given
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_but(r"another_machine|as_one_here|away")]
@@ -48,7 +48,7 @@ def bucket(port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 def folder_of(study: optuna.Study, bucket: str) -> str:
     """Where the study's first trial has its checkpoints."""
-    root = storage.root_of(bucket, study.study_name, terms.key(open_table(study), study))
+    root = storage.root_of(bucket, study.study_name, agreement.key(open_table(study), study))
     return f"{root}/trial-0"
 
 
