@@ -21,6 +21,8 @@ _logger = logging.getLogger("optuna_deadline")
 _ROUND_TRIPS_PER_END = 30
 #: Share of the time for reporting ends that is added: a tick also does other work.
 _REPORTING_SLACK = 2
+#: The least time for an end, in intervals: ends are slower while the last ranks save.
+_LEAST_PER_END = 0.1
 #: Ends that Optuna stores before the table does: if this process dies, they are stored again.
 _BATCH = 25
 
@@ -219,7 +221,8 @@ class StudyEnd:
             for row in reading.trials.values()
             if row.alive and row.owner is None and (row.mode != "run" or closes_in <= 0)
         ]
-        each = _REPORTING_SLACK * self._reporter.seconds_per_end(round_trip)
+        measured = _REPORTING_SLACK * self._reporter.seconds_per_end(round_trip)
+        each = max(_LEAST_PER_END * interval, measured)
         left = closes_in - interval
         if len(waiting) < 2 or len(waiting) * each < left:
             return False
