@@ -111,7 +111,7 @@ class Planner:
             self._opener.exhausted,
         )
         self._worker_id = worker_id
-        self._clock, self._interval = clock, interval
+        self._clock = clock
         self._best_model = BestModel(
             table, direction, is_intact, lambda: self._reader.best_reports, trials.feasibility
         )
@@ -119,8 +119,9 @@ class Planner:
             trials, table, self._best_model, clock, self._stay_elected
         )
         self._end = StudyEnd(
-            trials, table, worker_id, self._best_model, self._end_reporter, keep_all=keep_all
-        )
+            trials, table, worker_id, self._best_model, self._end_reporter, interval=interval,
+            keep_all=keep_all,
+        )  # fmt: skip
         self._reader = SnapshotReader(table, direction, started, max_slots, exponent)
         self._bound_planner = BoundPlanner(table)
         self._claim_estimator = ClaimEstimator(policy)
@@ -189,8 +190,9 @@ class Planner:
         closing = self._closing_seconds(reading)
         closes_in = end - snapshot.now - closing
         self.closes_at = self._clock() + closes_in
-        best, trip = self._reader.best_reports, self._poll_trips[-1]
-        if self._end.retire_excess(term.number, reading, closes_in, self._interval, best, trip):
+        if self._end.retire_excess(
+            term.number, reading, closes_in, self._reader.best_reports, self._poll_trips[-1]
+        ):
             reading = self._reader.read(orders.deadline)
         if self._pool_budget is not None:
             reading = self._pool_budget.limit_to_paid_slots(reading, orders)

@@ -158,6 +158,7 @@ class StudyEnd:
         worker_id: The planner.
         best_model: The best model.
         reporter: Reports the ends.
+        interval: Seconds between two ticks of the planner, at most.
         keep_all: Whether all checkpoints stay, not only the best model's.
     """
 
@@ -169,6 +170,7 @@ class StudyEnd:
         best_model: BestModel,
         reporter: EndReporter,
         *,
+        interval: float,
         keep_all: bool,
     ) -> None:
         self._trials = trials
@@ -176,6 +178,7 @@ class StudyEnd:
         self._worker_id = worker_id
         self._best_model = best_model
         self._reporter = reporter
+        self._interval = interval
         self._keep_all = keep_all
 
     def settle(self, term: int, reading: Reading, deadline: float) -> bool:
@@ -207,14 +210,13 @@ class StudyEnd:
         term: int,
         reading: Reading,
         closes_in: float,
-        interval: float,
         best_reports: BestReports,
         round_trip: float,
     ) -> bool:
         """Retire the worst waiting trials if too many wait to report all their ends in time.
 
-        The next call may come ``interval`` seconds later. Once running trials must stop, all but
-        the best one retire. Returns whether any did.
+        The next tick may be the last one that comes in time. Once running trials must stop, all
+        but the best one retire. Returns whether any did.
         """
         waiting = [
             row.number
@@ -222,8 +224,8 @@ class StudyEnd:
             if row.alive and row.owner is None and (row.mode != "run" or closes_in <= 0)
         ]
         measured = _REPORTING_SLACK * self._reporter.seconds_per_end(round_trip)
-        each = max(_LEAST_PER_END * interval, measured)
-        left = closes_in - interval
+        each = max(_LEAST_PER_END * self._interval, measured)
+        left = closes_in - self._interval
         if len(waiting) < 2 or len(waiting) * each < left:
             return False
         excess = len(waiting) - 1 - (int(left / each) if left > 0 else 0)

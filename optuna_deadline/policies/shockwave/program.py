@@ -41,7 +41,7 @@ OFFSETS = _LOGS[:-1] - SLOPES * _BASES[:-1]
 #: The exponent of rho for a job that has less than a round to go: it is let out.
 _LAST_ROUND = 100.0
 #: Upper bound of a weight; larger ones only lose precision.
-HEAVIEST = 1e6
+_HEAVIEST = 1e6
 
 
 def utility(progress: Array) -> Array:
@@ -180,4 +180,4 @@ def weight_of(late: float, nearly: bool, exponent: float) -> float:
     """``rho ** exponent`` for a job that is late, else 1; more for one that is nearly done."""
     if late <= 1.0:
         return 1.0
-    return float(min(HEAVIEST, late ** (_LAST_ROUND if nearly else exponent)))
+    return float(min(_HEAVIEST, late ** (_LAST_ROUND if nearly else exponent)))
