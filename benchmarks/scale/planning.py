@@ -57,7 +57,6 @@ def make_planner(
         table,
         policy,
         direction="maximize",
-        started=0.0,
         worker_id=me,
         clock=clock,
         is_intact=lambda checkpoint: True,

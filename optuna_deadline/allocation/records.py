@@ -243,6 +243,7 @@ class Orders:
     """What a worker reads at each poll."""
 
     now: float
+    started: float  #: when the study began, by the database's clock as it is now
     deadline: float
     settled: bool
     epoch: int
@@ -252,7 +253,7 @@ class Orders:
     drained: bool = False  #: whether the worker is drained
     in_gangs: bool = False  #: whether it gives slots to a gang of another worker
     gate_open: bool = True  #: whether new trials may start
-    clock_step: float = 0.0  #: by how many seconds the ends are later than they are stored
+    clock_step: float = 0.0  #: by how many seconds start and ends are later than they are stored
 
     @property
     def end(self) -> float:

@@ -188,7 +188,6 @@ class ElasticWorker:
             self.table,
             self._policy,
             direction=self.terms.direction,
-            started=self.terms.started,
             worker_id=agent.id,
             is_intact=self._availability,
             budget_account=self._ledger,

@@ -67,7 +67,6 @@ class Planner:
         table: The allocation table.
         policy: Decides; it sees snapshots only and no requests of users.
         direction: "minimize" or "maximize".
-        started: When the study began, in the database's seconds.
         worker_id: The worker that this planner belongs to.
         clock: A monotonic clock in seconds, for the time between two elections.
         is_intact: Whether a checkpoint can be loaded.
@@ -86,7 +85,6 @@ class Planner:
         policy: Policy,
         *,
         direction: str,
-        started: float,
         worker_id: str,
         clock: Callable[[], float] = time.monotonic,
         is_intact: Callable[[Checkpoint], bool] = intact,
@@ -122,7 +120,7 @@ class Planner:
             trials, table, worker_id, self._best_model, self._end_reporter, interval=interval,
             keep_all=keep_all,
         )  # fmt: skip
-        self._reader = SnapshotReader(table, direction, started, max_slots, exponent)
+        self._reader = SnapshotReader(table, direction, max_slots, exponent)
         self._bound_planner = BoundPlanner(table)
         self._claim_estimator = ClaimEstimator(policy)
         self._logged_limit: int | None = None
@@ -133,7 +131,6 @@ class Planner:
         self.next_election = 0.0  #: in seconds of the clock
         self._reap_next = False  # plan at the next tick: the planner was just elected
         self._poll_trips: tuple[float, ...] = ()  # seconds of the newest round trips to the table
-        self._started = started
         self.quiet_until = -math.inf
         self.closes_at = math.inf  #: when training must stop, in seconds of the clock
         #: By trial the step of the next report that decides about it, as the objective counts.
@@ -174,17 +171,15 @@ class Planner:
         """Move the deadline for all, and for processes that start later."""
         step, stored = orders.clock_step, orders.deadline - orders.clock_step
         if self._table.follow_clock(self._worker_id, term.number, step, stored):
-            self._started += step
-            self._reader.started += step
             _logger.warning("%s.", clock_words(step).capitalize())
         return True
 
     def _tick(self, term: _Term, orders: Orders, began: float) -> bool:
         """Read the study once and act on it, in one term."""
         self._opener.register_strays(term.number)
-        reading = self._reader.read(orders.deadline)
+        reading = self._reader.read(orders)
         if reading.overdue and self._table.reap():
-            reading = self._reader.read(orders.deadline)
+            reading = self._reader.read(orders)
         snapshot = reading.snapshot
         end = orders.end if self._pool_budget is None else self._pool_budget.training_end(orders)
         closing = self._closing_seconds(reading)
@@ -193,7 +188,7 @@ class Planner:
         if self._end.retire_excess(
             term.number, reading, closes_in, self._reader.best_reports, self._poll_trips[-1]
         ):
-            reading = self._reader.read(orders.deadline)
+            reading = self._reader.read(orders)
         if self._pool_budget is not None:
             reading = self._pool_budget.limit_to_paid_slots(reading, orders)
         self._log_learned_limit()
@@ -238,7 +233,7 @@ class Planner:
         """Seconds before the end at which all training must stop."""
         snapshot = reading.snapshot
         far = distant_database_seconds(
-            self._poll_trips, snapshot.capacity, snapshot.deadline - self._started
+            self._poll_trips, snapshot.capacity, snapshot.deadline - snapshot.started
         )
         return closing_seconds(snapshot.overhead.stop) + far
 

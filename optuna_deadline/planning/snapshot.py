@@ -10,7 +10,7 @@ from itertools import combinations
 from operator import attrgetter
 
 from optuna_deadline.allocation.following import Following
-from optuna_deadline.allocation.records import PlannedTrial, ReportRow, SegmentRow, Worker
+from optuna_deadline.allocation.records import Orders, PlannedTrial, ReportRow, SegmentRow, Worker
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.reporting import reported_step, trained_steps
 from optuna_deadline.forecasting.throughput import (
@@ -115,7 +115,6 @@ class SnapshotReader:
     Args:
         table: The allocation table.
         direction: "minimize" or "maximize".
-        started: When the study began, in the database's seconds.
         max_slots: The most slots of a trial in the study's terms.
         exponent: Of the speed of gangs that were not measured.
 
@@ -128,13 +127,11 @@ class SnapshotReader:
         self,
         table: AllocationTable,
         direction: str,
-        started: float,
         max_slots: int | None = None,
         exponent: float = PRIOR_EXPONENT,
     ) -> None:
         self.limits = SlotLimits(max_slots)
         self._table = table
-        self.started = started  #: when the study began, by the database's clock
         self._following = Following(table)
         self.best_reports = BestReports(direction)
         self._reports = _Reports(direction)
@@ -159,8 +156,8 @@ class SnapshotReader:
         """Read every trial at the next reading: some may have ended under another planner."""
         self._following.read_all()
 
-    def read(self, deadline: float) -> Reading:
-        """Read the current state, including the deadline."""
+    def read(self, orders: Orders) -> Reading:
+        """Read the current state; start and deadline are those of the orders."""
         table = self._table
         now = table.now()
         news = self._following.read(now)
@@ -182,8 +179,8 @@ class SnapshotReader:
         crossing = self._rendezvous_history.allowed_groups(roster.workers, now)
         snapshot = Snapshot(
             now=now,
-            started=self.started,
-            deadline=deadline,
+            started=orders.started,
+            deadline=orders.deadline,
             capacity=sum(capacities.values()),
             largest_gang=crossing.largest(capacities),
             trials=seen,

@@ -67,7 +67,6 @@ class SimulatedWorker:
             world.table,
             policy,
             direction="maximize",
-            started=world.started,
             worker_id=self.id,
             clock=world.timeline.now,
             is_intact=world.disk.has_checkpoint,

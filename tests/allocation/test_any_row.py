@@ -132,7 +132,7 @@ def _uses(study: optuna.Study, database: Database) -> Iterator[Callable[[], obje
     yield lambda: table.renew("me", [(1, 1), (2, 1)])
     planner = Planner(
         OptunaTrials(study), table, policy_choice.make(None, {}), direction="maximize",
-        started=table.now() - 60, worker_id="me",
+            worker_id="me",
     )  # fmt: skip
     yield planner.tick
     yield planner.tick

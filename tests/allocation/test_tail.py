@@ -181,13 +181,13 @@ def test_the_live_page_shows_what_is_committed_late(late: Late) -> None:
 
 
 def test_a_planner_and_a_history_know_what_is_committed_late(late: Late) -> None:
-    reader = SnapshotReader(late.table, "minimize", late.terms.started)
+    reader = SnapshotReader(late.table, "minimize")
     history = HistoryReader(late.table, late.terms)
     late.report(9_001, 0)
-    reader.read(late.terms.deadline)
+    reader.read(late.table.orders(""))
     history.read()
     late.report(9_000 - 1_000, 1)
-    seen = reader.read(late.terms.deadline).snapshot.trials
+    seen = reader.read(late.table.orders("")).snapshot.trials
     assert [len(trial.reports) for trial in seen] == [1, 1]
     assert [row.number for row in history.read().reports] == [1, 0]
 

@@ -112,7 +112,7 @@ class Hosts:
         for host, store in zip("ab", stores, strict=True):
             self.join(host, store)
         self.planner = Planner(
-            CountedTrials(), self.table, RequestPolicy(Eager()), direction="maximize", started=0.0,
+            CountedTrials(), self.table, RequestPolicy(Eager()), direction="maximize",
             worker_id="b", clock=lambda: self.now, is_intact=lambda checkpoint: False,
         )  # fmt: skip
 

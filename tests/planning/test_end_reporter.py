@@ -90,7 +90,7 @@ def test_who_is_deposed_while_it_opens_a_trial_leaves_no_stray(answer_lost: bool
     study = optuna.create_study()
     frozen = table("frozen")
     planner = Planner(
-        Slow(study), frozen, OpensOne(), direction="minimize", started=now, worker_id="frozen",
+        Slow(study), frozen, OpensOne(), direction="minimize", worker_id="frozen",
         clock=lambda: now,
     )  # fmt: skip
     assert planner.tick() is False

@@ -64,12 +64,12 @@ class World:
     time: float = 1000.0
 
     def begin(self, policy: Policy | None = None) -> Planner:
-        self.table = FarTable(now=lambda: self.time, deadline=DEADLINE)
+        self.table = FarTable(now=lambda: self.time, started=1000.0, deadline=DEADLINE)
         self.table.register("me", "host", 1, [], 4)
         study = optuna.create_study(direction="maximize")
         return Planner(
             OptunaTrials(study), self.table, policy or policy_choice.make("fifo", {}),
-            direction="maximize", started=1000.0, worker_id="me", clock=lambda: self.time,
+            direction="maximize", worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
 
 
@@ -129,14 +129,14 @@ class SlowOptuna(OptunaTrials):
 def test_the_ends_of_many_trials_are_told_by_one_planner(seconds: float, told: int) -> None:
     """All take longer than a lease together; a planner that loses the election stops."""
     world.time, world.trip = 1000.0, 0.0
-    world.table = FarTable(now=lambda: world.time, deadline=DEADLINE, ttl=6.0)
+    world.table = FarTable(now=lambda: world.time, started=1000.0, deadline=DEADLINE, ttl=6.0)
     for name in ("me", "other"):
         world.table.register(name, "host", 1, [], 4)
     study = optuna.create_study(direction="maximize")
     trials = SlowOptuna(study, seconds)
     planner = Planner(
         trials, world.table, policy_choice.make("fifo", {}), direction="maximize",
-        started=1000.0, worker_id="me", clock=lambda: world.time,
+            worker_id="me", clock=lambda: world.time,
     )  # fmt: skip
     term = planner.try_elect()
     assert term is not None

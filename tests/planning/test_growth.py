@@ -75,7 +75,7 @@ class Begun:
         [self.slot] = [slot.id for slot in self.table.register("me", "host", 1, [], 1)]
         self.planner = Planner(
             self.trials_of(self.study), self.table, self.policy, direction="maximize",
-            started=self.time, worker_id="me", clock=lambda: self.time,
+            worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
         term = self.planner.try_elect()
         assert term is not None

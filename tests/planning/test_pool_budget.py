@@ -53,7 +53,6 @@ class Paid:
             table or self.table,
             Fill(),
             direction="maximize",
-            started=self.started,
             worker_id=me,
             clock=lambda: self.now,
             budget_account=self.ledger(),

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.following import Following
-from optuna_deadline.allocation.records import Assignment, NewReport
+from optuna_deadline.allocation.records import Assignment, NewReport, Orders
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.history.reader import HistoryReader
 from optuna_deadline.live.view import View
@@ -39,7 +39,7 @@ def test_a_view_and_a_history_that_are_read_on_equal_new_ones(
     states = set[str]()
 
     class Watched(SnapshotReader):
-        def read(self, deadline: float) -> Reading:
+        def read(self, orders: Orders) -> Reading:
             table = self._table
             if not readers:
                 readers.append((StudyWatcher(table, TERMS), HistoryReader(table, TERMS)))
@@ -48,7 +48,7 @@ def test_a_view_and_a_history_that_are_read_on_equal_new_ones(
             assert _facts(view) == _facts(StudyWatcher(table, TERMS).view())
             assert history.read() == HistoryReader(table, TERMS).read()
             states.update(row.state for row in view.rows)
-            return super().read(deadline)
+            return super().read(orders)
 
     monkeypatch.setattr(planner, "SnapshotReader", Watched)
     faults = Faults(crash_every=300.0, host_every=600.0, straggler_share=0.2)
@@ -106,7 +106,7 @@ def test_what_was_read_before_a_database_error_is_not_lost(
     read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, term = _with_trials(range(2), [0.0])
-    answer, cut = getattr(table, read), [False]
+    orders, answer, cut = table.orders("w"), getattr(table, read), [False]
 
     def asked(*args: Any) -> Any:
         if cut[0]:
@@ -114,15 +114,15 @@ def test_what_was_read_before_a_database_error_is_not_lost(
         return answer(*args)
 
     monkeypatch.setattr(table, read, asked)
-    following, snapshot = Following(table, ("open",)), SnapshotReader(table, "maximize", 0.0)
+    following, snapshot = Following(table, ("open",)), SnapshotReader(table, "maximize")
     table.write_plan("w", term, [Assignment(0, "run", "w", 1, "its turn")])
     grant = table.acquire("w", 0, [table.slots()[0].id])
     assert grant is not None
-    snapshot.read(99.0)
+    snapshot.read(orders)
     table.add_reports("w", grant, [NewReport(1, 0.5, 1.0)])
     table.retire("w", term, {1: "is over"})
     cut[0] = True
-    for reading in (lambda: following.read(0.0), lambda: snapshot.read(99.0)):
+    for reading in (lambda: following.read(0.0), lambda: snapshot.read(orders)):
         with suppress(sa.exc.OperationalError):
             reading()
     cut[0] = False
@@ -131,7 +131,7 @@ def test_what_was_read_before_a_database_error_is_not_lost(
         assert [row.number for row in news.trials] == [0, 1]
         assert [row.step for row in news.reports] == [1]
         assert len(news.segments) == 1 and len(news.events) == 2
-    seen = snapshot.read(99.0).snapshot.trials
+    seen = snapshot.read(orders).snapshot.trials
     assert [(view.state, len(view.reports)) for view in seen] == [("running", 1), ("retired", 0)]
 
 

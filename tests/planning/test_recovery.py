@@ -44,7 +44,7 @@ class Process:
         self._now = lambda: pool.now
         self._leader = PoolLeader(self.table, "even", self.id, self._now)
         self._planner = Planner(
-            pool.trials[study], self.table, AsManyAsFit(), direction="maximize", started=0.0,
+            pool.trials[study], self.table, AsManyAsFit(), direction="maximize",
             worker_id=self.id, clock=self._now,
         )  # fmt: skip
         self.held: dict[int, Grant] = {}

@@ -84,7 +84,7 @@ class Work:
         )
         self.planner = Planner(
             OptunaTrials(study), self.table, make_policy(self.policy, {}), direction="minimize",
-            started=BEGAN, worker_id="me", clock=lambda: self.time,
+            worker_id="me", clock=lambda: self.time,
         )  # fmt: skip
 
     def run(self, until: float | None = None) -> None:

@@ -42,7 +42,7 @@ class Lab:
         self.table = MemoryTable("pool", 1, now=lambda: self.now, deadline=2000.0)
         self.table.register("a", "a", 1, [], 2)
         self.planner = Planner(
-            CountedTrials(), self.table, LargestFirst(trials), direction="maximize", started=0.0,
+            CountedTrials(), self.table, LargestFirst(trials), direction="maximize",
             worker_id="a", clock=lambda: self.now, max_slots=max_slots,
         )  # fmt: skip
 

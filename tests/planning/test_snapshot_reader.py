@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optuna_deadline.allocation.records import Assignment, NewReport, ReportRow
+from optuna_deadline.allocation.records import Assignment, NewReport, Orders, ReportRow
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.planning import planner
 from optuna_deadline.planning.reading import Reading
@@ -20,10 +20,10 @@ def test_a_reader_that_reads_on_sees_what_a_new_one_sees(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Checked(SnapshotReader):
-        def read(self, deadline: float) -> Reading:
-            mine = super().read(deadline)
-            anew = SnapshotReader(self._table, "maximize", 0.0)
-            theirs = anew.read(deadline)
+        def read(self, orders: Orders) -> Reading:
+            mine = super().read(orders)
+            anew = SnapshotReader(self._table, "maximize")
+            theirs = anew.read(orders)
             assert mine.snapshot == theirs.snapshot
             assert (mine.workers, mine.capacities) == (theirs.workers, theirs.capacities)
             told = [line for n, line in theirs.trials.items() if n not in mine.trials]
@@ -68,7 +68,7 @@ def test_steps_from_0_are_seen_as_the_steps_from_1() -> None:
         table.register("w", "host", 1, [], 2)
         term = table.elect_planner("w")
         assert term is not None
-        reader = SnapshotReader(table, "maximize", 0.0)
+        reader = SnapshotReader(table, "maximize")
         slots = [slot.id for slot in table.slots()]
         for number in (0, 1):
             table.open_trial("w", term, number, 10 + number)
@@ -81,8 +81,9 @@ def test_steps_from_0_are_seen_as_the_steps_from_1() -> None:
             for step in (1, 2) if number == 0 else (0, 1):
                 now[0] += 1.0
                 table.add_reports("w", grant, [NewReport(begin + step, 0.5, now[0])])
-                read = reader.read(100.0).snapshot.trials
-        assert read == SnapshotReader(table, "maximize", 0.0).read(100.0).snapshot.trials
+                orders = table.orders("w")
+                read = reader.read(orders).snapshot.trials
+        assert read == SnapshotReader(table, "maximize").read(orders).snapshot.trials
         return read
 
     zero, one = seen(0, (19, 29)), seen(1, (19, 29))

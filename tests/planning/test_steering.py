@@ -65,7 +65,7 @@ class Lab:
         for host in "ab":
             self.table.register(host, host, 1, [], 2)
         self.planner = Planner(
-            CountedTrials(), self.table, OneEach(most), direction="maximize", started=0.0,
+            CountedTrials(), self.table, OneEach(most), direction="maximize",
             worker_id="a", clock=lambda: self.now, budget_account=purse,
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ class Scene:
         table.register(me, me, 1, [], 1)
         self.workers.add(me)
         made = Planner(
-            trials or self.trials, table, self.policy, direction="maximize", started=1000.0,
+            trials or self.trials, table, self.policy, direction="maximize",
             worker_id=me, clock=lambda: self.now,
         )  # fmt: skip
         self.table = table

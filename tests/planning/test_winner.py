@@ -54,7 +54,7 @@ class Scene:
         """A planner for the study."""
         return Planner(
             OptunaTrials(self.study), self.table, self.policy, direction="maximize",
-            started=1000.0, worker_id=me, is_intact=self._whole, clock=lambda: self.now,
+            worker_id=me, is_intact=self._whole, clock=lambda: self.now,
         )  # fmt: skip
 
     def _whole(self, checkpoint: Checkpoint) -> bool:

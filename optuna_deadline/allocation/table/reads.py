@@ -55,7 +55,7 @@ _CHECKPOINTS = Records(
 )  # fmt: skip
 _EVENTS = Records(Event, schema.event, "e", cached=False)
 _IN_ORDER = attrgetter("granted", "number", "fence")
-_FACTS = 9  # columns of the orders before those of their trials
+_FACTS = 10  # columns of the orders before those of their trials
 #: A worker whose lease has not expired. A lease that ends too late is from before the clock was
 #: set back, and its worker is dead.
 _LIVES = "w.state = 'live' AND w.lease > NOW AND w.lease <= NOW + p.ttl + :tolerance"
@@ -228,7 +228,7 @@ class Reads(Base):
             rows = tx.rows(
                 f"SELECT {tx.clock}, s.deadline, s.settled, s.pool_slots, s.funds_end, "
                 "s.gate_closed, p.epoch, (SELECT drained FROM @worker WHERE id = :me), "
-                f"EXISTS (SELECT 1 FROM @part WHERE worker = :me), {TRIALS.names} "
+                f"EXISTS (SELECT 1 FROM @part WHERE worker = :me), s.started, {TRIALS.names} "
                 "FROM @study s LEFT JOIN @pool p ON p.name = :pool LEFT JOIN @trial t ON "
                 f"t.study_id = s.study_id AND t.{IS_ALIVE} AND "
                 "(t.owner = :me OR t.desired_worker = :me) "
@@ -240,10 +240,13 @@ class Reads(Base):
             raise StudyGone("The study was deleted while the worker ran.")
         if self._scope.given is None:
             self.database.clock.record_reading(now, sent, received)
-        deadline, settled, paid, funds_end, closed, epoch, drained, called = rows[0][1:_FACTS]
+        deadline, settled, paid, funds_end, closed, epoch, drained, called, started = rows[0][
+            1:_FACTS
+        ]
         step = self._steady.step(deadline)
         return Orders(
             now=now,
+            started=started + step,
             deadline=deadline + step,
             settled=settled is not None,
             epoch=int(epoch or 0),

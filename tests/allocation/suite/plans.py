@@ -255,10 +255,12 @@ class PlanSuite:
         table.database.clock.stepped += step - 1.0
         seen = table.orders("a")
         assert (seen.deadline, seen.clock_step) == (before.deadline + step, step)
+        assert seen.started == before.started + step
         assert table.follow_clock("a", term, step, before.deadline)
         assert not table.follow_clock("a", term, step, before.deadline), "another one was first"
         after = table.orders("a")
         assert (after.deadline, after.clock_step) == (before.deadline + step, 0.0)
+        assert after.started == before.started + step, "for each planner that comes later"
         assert [e.detail["step"] for e in table.events() if e.kind == "clock"] == [step]
         with pytest.raises(LeaseLost):
             table.follow_clock("a", term + 1, step, after.deadline)
