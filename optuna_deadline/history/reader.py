@@ -183,7 +183,7 @@ class HistoryReader:
             name=terms.name,
             study_id=terms.study_id,
             direction=terms.direction,
-            started=terms.started,
+            started=orders.started,
             deadline=orders.deadline,
             now=now,
             settled=closed[-1] if orders.settled and closed else None,

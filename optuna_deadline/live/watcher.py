@@ -84,7 +84,7 @@ class StudyWatcher:
             study=printable(self._terms.name),
             time_left=orders.deadline - now,
             deadline=datetime.fromtimestamp(orders.deadline, timezone.utc).astimezone(),
-            duration=orders.deadline - self._terms.started,
+            duration=orders.deadline - orders.started,
             direction=self._terms.direction,
             gate_open=orders.gate_open and not orders.settled and now < orders.end,
             best_value=best.value if best else None,
