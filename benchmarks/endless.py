@@ -4,7 +4,8 @@ The rule of ``DeadlinePruner`` with and without the number of configurations, an
 halving that keeps a third of each rung and does not know the number either. On generated curves,
 or on the recorded ones of ``--data``. A search that goes on after its table has no new
 configuration trains old ones again, which no search of real numbers does: those studies have a row
-of their own.
+of their own. With ``--ends`` each study ends after its configurations, as with ``n_trials`` of
+``study.optimize``, whether its rule knows the number or not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,11 +26,15 @@ from benchmarks.accuracy.runs import STEP_SECONDS, regret, scaled
 from benchmarks.measuring import machine, output_file, with_error, write_json
 from benchmarks.rivals import make_policy
 from benchmarks.studies import simulate_all
+from optuna_deadline.policies.api import Policy, Snapshot
+from optuna_deadline.policies.measured_halving import TimeLeft
+from optuna_deadline.policies.pruner import MeasuredHalving
+from optuna_deadline.policies.trial_index import TrialIndex
 from optuna_deadline.simulation import Cluster, Simulation
 from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
 
-_STEPS, _SLOTS, _CONFIGURATIONS = 81, 8, 1000
+_STEPS, _SLOTS = 81, 8
 _TRAININGS = (4, 8, 16, 32)
 _REFERENCE = "endless"
 #: By name: the policy, its parameters, and whether it knows the number of configurations.
@@ -40,6 +45,15 @@ RULES: dict[str, tuple[str, dict[str, int], bool]] = {
 }
 
 
+class NumberUnknown(MeasuredHalving):
+    """The rule in a study that ends after some number of trials, which it does not know."""
+
+    def _met_by_a_new_trial(
+        self, snapshot: Snapshot, view: TrialIndex, stride: float, newcomers: int | None
+    ) -> TimeLeft:
+        return super()._met_by_a_new_trial(snapshot, view, stride, None)
+
+
 @dataclass(frozen=True)
 class Case:
     """One study of one rule."""
@@ -48,15 +62,25 @@ class Case:
     table: str
     seed: int
     trainings: int  #: whole trainings that fit into the time of all slots
+    configurations: int  #: of generated curves
+    ends: bool
     data: Path | None
 
     def run(self) -> tuple[float, bool]:
         """The regret, and whether the search had more trials than there are configurations."""
         workload = self._workload()
         name, parameters, known = RULES[self.rule]
-        number = {"n_trials": len(workload.curves)} if known else {}
+        number = len(workload.curves) if known or self.ends else None
+        unknown = self.ends and self.rule == _REFERENCE
+        policy: Policy = (
+            NumberUnknown(max_resource=workload.steps, n_trials=number)
+            if unknown
+            else make_policy(
+                name, {"max_resource": workload.steps, "n_trials": number, **parameters}
+            )
+        )
         simulation = Simulation(
-            make_policy(name, {"max_resource": workload.steps, **parameters, **number}),
+            policy,
             workload,
             Cluster(slots=_SLOTS, startup=STEP_SECONDS / 2 - 1, stop=1.0),
             deadline=self.trainings * workload.full_seconds / _SLOTS,
@@ -70,7 +94,7 @@ class Case:
         if self.data is not None:
             return scaled(draw(self.table, self.seed, steps=_STEPS, data=self.data))
         make = partial(generate, self.table, self.seed)
-        return scaled(make(configurations=_CONFIGURATIONS, steps=_STEPS))
+        return scaled(make(configurations=self.configurations, steps=_STEPS))
 
 
 def rows(found: dict[Case, tuple[float, bool]]) -> Iterator[dict[str, Any]]:
@@ -86,7 +110,7 @@ def rows(found: dict[Case, tuple[float, bool]]) -> Iterator[dict[str, Any]]:
             continue
         row: dict[str, Any] = {"kind": kind or "all", "ran out": ran_out, "studies": len(mine)}
         for rule in RULES:
-            regrets = [found[_under(rule, case)][0] for case in mine]
+            regrets = [found[replace(case, rule=rule)][0] for case in mine]
             paired = [value - found[case][0] for value, case in zip(regrets, mine, strict=True)]
             row[rule] = {
                 "regret": statistics.fmean(regrets),
@@ -96,14 +120,12 @@ def rows(found: dict[Case, tuple[float, bool]]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _under(rule: str, case: Case) -> Case:
-    return Case(rule, case.table, case.seed, case.trainings, case.data)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate; print a table and write JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.endless", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of recorded curves")
+    parser.add_argument("--configurations", type=int, default=1000, help="of generated curves")
+    parser.add_argument("--ends", action="store_true", help="each study ends after them")
     parser.add_argument("--seeds", type=int, default=1, help="orders of each table")
     parser.add_argument("--trainings", type=int, action="append", help="again; 4, 8, 16, 32")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -113,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.data is not None:
         tables = [table for some in choose([], given.data).values() for table in some]
     cases = [
-        Case(rule, table, seed, trainings, given.data)
+        Case(rule, table, seed, trainings, given.configurations, given.ends, given.data)
         for table in tables
         for seed in range(1, 1 + given.seeds)
         for trainings in given.trainings or _TRAININGS

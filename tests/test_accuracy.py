@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
+from benchmarks import endless
 from benchmarks.accuracy import kept, summary
 from benchmarks.accuracy.__main__ import main, measure
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
@@ -254,3 +256,15 @@ def test_rows_of_other_curves_and_rows_that_disagree_are_refused(tmp_path: Path)
     changed.write_text(mine.read_text().replace("0.123", "0.124"))
     with pytest.raises(DeadlineError, match="older code"):
         kept.take([mine, changed], kept.digests([TABLE], None))
+
+
+def test_a_search_ends_with_its_configurations_or_trains_old_ones_again() -> None:
+    case = endless.Case("endless", "toy", 1, 4, 12, True, None)
+    found = {}
+    for ends, rule in product((True, False), endless.RULES):
+        this = replace(case, rule=rule, ends=ends)
+        found[this] = this.run()
+        assert found[this][1] == (not ends and rule != "number known")
+    for row, ran_out in zip(list(endless.rows(found))[:2], (False, True), strict=True):
+        assert (row["kind"], row["ran out"], row["studies"]) == ("toy", ran_out, 1)
+        assert row["endless"]["difference"] == 0

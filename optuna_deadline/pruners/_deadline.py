@@ -47,7 +47,9 @@ class DeadlinePruner(BasePruner):
     too many are better by more than training to the next rung usually gains
     (:mod:`optuna_deadline.policies.measured_halving`). How many are too many is measured: few if
     the order of the trials holds from one rung to the next, all if it does not. Near the deadline,
-    when no new trial could come as far, nothing is pruned. The rule is our own.
+    when no new trial could come as far, nothing is pruned. If the number of trials is known, by
+    ``n_trials`` of ``study.optimize`` or because the search is finite, as many go on at each rung
+    as the time suffices for. The rule is our own.
 
     A trial whose next report would come after the deadline ends as well:
     with :func:`optuna_deadline.out_of_time` the objective can then return its value.

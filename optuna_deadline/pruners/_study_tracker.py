@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline._optuna import id_of_trial
+from optuna_deadline._optuna import id_of_trial, trials_to_begin
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.clock import SteadyDeadline, uptime
 from optuna_deadline.allocation.database.transaction import Transaction
@@ -233,12 +233,16 @@ class StudyTracker:
         return max(1, round(self._max_resource / stride))
 
     def _left_to_start(self, study: Study, trial: FrozenTrial) -> int | None:
-        """Configurations that no trial has started with; counted again at each new trial."""
+        """Trials that may still start: of ``n_trials``, and with configurations of their own.
+
+        Counted again at each new trial.
+        """
         if trial.number > self._to_start[0]:
             left = cells_to_begin(study)
             if left is None:
                 left = choices_to_begin(study, trial)
-            self._to_start = trial.number, left
+            limits = [limit for limit in (left, trials_to_begin(study)) if limit is not None]
+            self._to_start = trial.number, min(limits, default=None)
         return self._to_start[1]
 
     def refresh(self) -> None:
