@@ -7,9 +7,7 @@ says which one a new version of Optuna has changed.
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from optuna._experimental import experimental_func
@@ -20,7 +18,6 @@ from optuna.storages._cached_storage import _CachedStorage
 from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel
 from optuna.study import Study
-from optuna.study._optimize import _optimize, _optimize_sequential
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 __all__ = [
@@ -76,39 +73,6 @@ def in_optimize_loop(study: Study) -> bool:
 def is_stopping(study: Study) -> bool:
     """Whether ``study.optimize`` starts no further trial."""
     return study._stop_flag
-
-
-def trials_to_begin(study: Study) -> int | None:
-    """The number of trials that ``study.optimize(n_trials=...)`` of this process still begins.
-
-    Optuna does not pass the number to a pruner, so it is read from the variables of its loop,
-    which runs in another thread if there is ``n_jobs``.
-
-    Returns:
-        None without ``n_trials``, and outside of ``study.optimize``.
-    """
-    for stack in (sys._getframe(), *sys._current_frames().values()):
-        begun: int | None = None
-        for frame in _outwards(stack):
-            if frame.f_code is _optimize_sequential.__code__:
-                begun = frame.f_locals["i_trial"]
-            elif frame.f_code is _optimize.__code__ and _same(frame.f_locals["study"], study):
-                loop = frame.f_locals
-                if loop["n_trials"] is None:
-                    return None
-                done = loop.get("n_submitted_trials", 0) if begun is None else begun
-                return max(0, int(loop["n_trials"]) - done)
-    return None
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _same(one: Study, other: Study) -> bool:
-    return id_of(one) == id_of(other) and storage_of(one) is storage_of(other)
 
 
 def forget_cached_trials(study: Study) -> None:

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError, DeadlinePassed
-from optuna_deadline.policies.base import check_resources
+from optuna_deadline.policies.base import Resources
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.pruners._study_over import returns_at_once
 from optuna_deadline.pruners._study_tracker import StudyTracker
@@ -48,8 +48,8 @@ class DeadlinePruner(BasePruner):
     (:mod:`optuna_deadline.policies.measured_halving`). How many are too many is measured: few if
     the order of the trials holds from one rung to the next, all if it does not. Near the deadline,
     when no new trial could come as far, nothing is pruned. If the number of trials is known, by
-    ``n_trials`` of ``study.optimize`` or because the search is finite, as many go on at each rung
-    as the time suffices for. The rule is our own.
+    ``n_trials`` or because the search is finite, as many go on at each rung as the time suffices
+    for. The rule is our own.
 
     A trial whose next report would come after the deadline ends as well:
     with :func:`optuna_deadline.out_of_time` the objective can then return its value.
@@ -70,6 +70,9 @@ class DeadlinePruner(BasePruner):
         deadline: A timedelta, an aware datetime, ``"2h30m"``, or an ISO 8601 time with its zone.
             A duration counts from the construction of the pruner that fixes it.
         max_resource: The step at which a trial ends normally; None if it is unknown.
+        n_trials: How many trials the study is to have; None for as many as the time allows. The
+            rule counts on them, so that few trials are trained longer each; give it to
+            ``study.optimize`` too, which ends after them.
         inner: A pruner of Optuna, as ``MedianPruner()``, that decides in place of the rule above.
             It is of this process only.
         extend: Move the study's deadline to this later one, for every process: an instant, or a
@@ -86,13 +89,14 @@ class DeadlinePruner(BasePruner):
         deadline: DeadlineLike,
         *,
         max_resource: int | None = None,
+        n_trials: int | None = None,
         inner: BasePruner | None = None,
         extend: bool = False,
         storage: str | None = None,
     ) -> None:
         if inner is not None and not isinstance(inner, BasePruner):
             raise DeadlineError(f"inner must be a pruner of Optuna, but got {inner!r}.")
-        check_resources(1, max_resource, 2)
+        Resources(max_resource=max_resource, n_trials=n_trials)  # checks them
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
             _logger.warning(
@@ -100,7 +104,7 @@ class DeadlinePruner(BasePruner):
                 self._deadline,
             )
         self._inner = inner
-        self._given = Given(parameters={"max_resource": max_resource})
+        self._given = Given(parameters={"max_resource": max_resource, "n_trials": n_trials})
         self._extend = extend
         self._storage = storage
         self._start(ProcessClock())

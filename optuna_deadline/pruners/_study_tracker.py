@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from optuna_deadline._optuna import id_of_trial, trials_to_begin
+from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.clock import SteadyDeadline, uptime
 from optuna_deadline.allocation.database.transaction import Transaction
@@ -71,6 +71,7 @@ class StudyTracker:
         self.joined = terms.read
         self.stopped = False
         self._max_resource: int | None = terms.parameters.get("max_resource")
+        self._n_trials: int | None = terms.parameters.get("n_trials")
         self._rungs = KnownRungs(terms)
         self._longest = 0  # reports of a trial that ended by itself
         self._to_start: tuple[int, int | None] = (-1, None)  # known since which trial
@@ -233,7 +234,7 @@ class StudyTracker:
         return max(1, round(self._max_resource / stride))
 
     def _left_to_start(self, study: Study, trial: FrozenTrial) -> int | None:
-        """Trials that may still start: of ``n_trials``, and with configurations of their own.
+        """Trials that may still start: configurations that are left, and trials of the study.
 
         Counted again at each new trial.
         """
@@ -241,8 +242,10 @@ class StudyTracker:
             left = cells_to_begin(study)
             if left is None:
                 left = choices_to_begin(study, trial)
-            limits = [limit for limit in (left, trials_to_begin(study)) if limit is not None]
-            self._to_start = trial.number, min(limits, default=None)
+            if self._n_trials is not None:
+                of_study = max(0, self._n_trials - trial.number - 1)
+                left = of_study if left is None else min(left, of_study)
+            self._to_start = trial.number, left
         return self._to_start[1]
 
     def refresh(self) -> None:
