@@ -14,7 +14,6 @@ import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from optuna_deadline.policies.measured_halving import TimeLeft
 from optuna_deadline.policies.pruner import MeasuredHalving
 from optuna_deadline.policies.trial_index import TrialIndex
 from optuna_deadline.simulation import Cluster, Simulation
+from optuna_deadline.simulation.comparison import Estimate
 from optuna_deadline.simulation.tables import choose, draw
 from optuna_deadline.simulation.workload import FAMILIES, Workload, generate
 
@@ -71,10 +71,9 @@ class Case:
         workload = self._workload()
         name, parameters, known = RULES[self.rule]
         number = len(workload.curves) if known or self.ends else None
-        unknown = self.ends and self.rule == _REFERENCE
         policy: Policy = (
             NumberUnknown(max_resource=workload.steps, n_trials=number)
-            if unknown
+            if self.ends and self.rule == _REFERENCE
             else make_policy(
                 name, {"max_resource": workload.steps, "n_trials": number, **parameters}
             )
@@ -93,8 +92,8 @@ class Case:
     def _workload(self) -> Workload:
         if self.data is not None:
             return scaled(draw(self.table, self.seed, steps=_STEPS, data=self.data))
-        make = partial(generate, self.table, self.seed)
-        return scaled(make(configurations=self.configurations, steps=_STEPS))
+        drawn = generate(self.table, self.seed, configurations=self.configurations, steps=_STEPS)
+        return scaled(drawn)
 
 
 def rows(found: dict[Case, tuple[float, bool]]) -> Iterator[dict[str, Any]]:
@@ -112,11 +111,9 @@ def rows(found: dict[Case, tuple[float, bool]]) -> Iterator[dict[str, Any]]:
         for rule in RULES:
             regrets = [found[replace(case, rule=rule)][0] for case in mine]
             paired = [value - found[case][0] for value, case in zip(regrets, mine, strict=True)]
-            row[rule] = {
-                "regret": statistics.fmean(regrets),
-                "difference": statistics.fmean(paired),
-                "error": statistics.stdev(paired) / len(paired) ** 0.5 if paired[1:] else None,
-            }
+            gap = Estimate.of(paired)
+            mean = statistics.fmean(regrets)
+            row[rule] = {"regret": mean, "difference": gap.mean, "error": gap.error}
         yield row
 
 

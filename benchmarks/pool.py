@@ -24,6 +24,7 @@ from benchmarks.studies import simulate_all
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.policies.registry import make_policy
 from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline.simulation.comparison import Estimate
 from optuna_deadline.simulation.pool import PoolSimulation, PoolStudy
 from optuna_deadline.simulation.workload import Workload, generate
 
@@ -187,12 +188,13 @@ def figures(kind: str, divider: str, mine: Sequence[Played], even: Sequence[Play
     rhos = [max(_rho(a, b) for a, b in _both(p, q)) for p, q in zip(mine, even, strict=True)]
     known = [regret for regret in regrets if regret is not None]
     weights = sum(a.weight for a, _ in searches)
+    gain = Estimate.of(differences) if differences else None
     return Figures(
         kind, divider, len(mine),
         statistics.fmean(known) if known else None,
         sum(a.weight * (a.regret or 0.0) for a, _ in searches) / weights if weights else None,
-        statistics.fmean(differences) if differences else None,
-        statistics.stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else None,
+        None if gain is None else gain.mean,
+        None if gain is None else gain.error,
         sum(a.dated and not a.done for a, _ in pairs),
         sum(a.dated for a, _ in pairs),
         _ratio([(a.seconds, b.seconds) for a, b in pairs if a.dated]),

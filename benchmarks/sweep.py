@@ -24,6 +24,7 @@ from benchmarks.measuring import machine, output_file, write_json
 from benchmarks.studies import simulate_all
 from optuna_deadline.policies.registry import make_policy
 from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline.simulation.comparison import Estimate
 from optuna_deadline.simulation.study import Simulation
 from optuna_deadline.simulation.tables import load
 from optuna_deadline.simulation.workload import Workload
@@ -152,11 +153,11 @@ class Figures:
 
 def figures(kind: str, policy: str, mine: Sequence[Played], first: Sequence[Played]) -> Figures:
     """The figures of one row."""
-    ratios = [one.makespan / one.bound for one in mine]
+    ratio = Estimate.of([one.makespan / one.bound for one in mine])
     pairs = list(zip(mine, first, strict=True))
     return Figures(
-        kind, policy, len(mine), sum(one.done for one in mine), statistics.fmean(ratios),
-        statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0,
+        kind, policy, len(mine), sum(one.done for one in mine), ratio.mean,
+        ratio.error or 0.0,
         statistics.fmean(a.makespan / b.makespan for a, b in pairs),
         statistics.median(one.rho for one in mine), max(one.rho for one in mine),
         statistics.fmean(one.unfair for one in mine),
