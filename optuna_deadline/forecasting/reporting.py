@@ -225,5 +225,5 @@ def prospects(
         elif reach <= curve.steps[-1]:
             found[number] = curve.at(reach)
         else:
-            found[number] = model.expect(curve, reach)
+            found[number] = model.expect_with_others(curve, reach)
     return found

@@ -34,8 +34,8 @@ from optuna_deadline.pruners._watch import PROCESS
 from optuna_deadline.rank.processes import is_gone, own_boot
 from optuna_deadline.samplers._prospects import (
     Look,
+    Situation,
     TableLook,
-    as_pruned,
     look_ahead,
     pruned_value,
     with_constraints,
@@ -104,12 +104,9 @@ class DeadlineSampler(BaseSampler):
     (:func:`optuna_deadline.forecasting.reporting.prospects`). Early in a study, it is the value
     of a full training. Near the deadline, it is the value that the remaining time allows.
 
-    Until ``startup`` trials have reported, there are no forecasts: ten of them from first reports
-    say little. The wrapped sampler then sees the reports themselves. A trial that trains or is
-    paused is shown as if it were pruned now, so TPE, which samples at random until it has ten
-    results, counts it as one. Later, a share ``floor`` of the trials is still sampled from the
-    reports, so that a wrong forecast cannot mislead the search for good. Studies with several
-    objectives, and those that a pruner filters, as Hyperband does, are sampled as they are.
+    A share ``floor`` of the trials is sampled from the best reports so far, so that a wrong
+    forecast cannot mislead the search for good. Studies with several objectives, and those that a
+    pruner filters, as Hyperband does, are sampled as they are.
 
     The same object works in plain and in elastic studies. A seed counts in the process that starts
     first: one that joins while a trial runs draws random numbers of its own, since the same script
@@ -123,16 +120,14 @@ class DeadlineSampler(BaseSampler):
             A parameter that is missing there, or whose value is outside this study's range, is
             sampled. An earlier study without a report is skipped.
         floor: The share of the trials that are sampled from the reports, from 0 to 1.
-        startup: Trials that must have reported before forecasts are used; three times the
-            default of TPE's ``n_startup_trials``.
         storage: URL of the database of the allocation table, if the study's storage is not SQL.
         look: Reads the time left and the paces; tests and simulations pass their own.
 
     Raises:
-        DeadlineError: ``floor`` is not between 0 and 1, ``startup`` is not a whole number from 0,
-            ``warm_start_from`` is not a list of studies, or ``seed`` is given with a sampler of
-            your own, which takes its seed itself. When the first trial is sampled: there is no
-            earlier study of a name, or it has several objectives.
+        DeadlineError: ``floor`` is not between 0 and 1, ``warm_start_from`` is not a list of
+            studies, or ``seed`` is given with a sampler of your own, which takes its seed itself.
+            When the first trial is sampled: there is no earlier study of a name, or it has several
+            objectives.
     """
 
     def __init__(
@@ -142,7 +137,6 @@ class DeadlineSampler(BaseSampler):
         seed: int | None = None,
         warm_start_from: Iterable[StudyLike] = (),
         floor: float = 0.1,
-        startup: int = 30,
         storage: str | None = None,
         look: Look | None = None,
     ) -> None:
@@ -160,14 +154,9 @@ class DeadlineSampler(BaseSampler):
                 f"floor is the share of trials that are sampled from the reports, from 0 to 1, "
                 f"but got {floor}."
             )
-        if not isinstance(startup, int) or startup < 0:
-            raise DeadlineError(
-                f"startup is the number of reporting trials before forecasts are used, a whole "
-                f"number from 0, but got {startup!r}."
-            )
         self._sampler = TPESampler(seed=seed) if sampler is None else sampler
         self._earlier = EarlierBest(warm_start_from)
-        self._floor, self._startup = floor, startup
+        self._floor = floor
         self._look = TableLook(storage) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
         self._warned = self._began = False
@@ -272,23 +261,23 @@ class DeadlineSampler(BaseSampler):
         if type(study) not in (Study, StudyOver) or len(study.directions) > 1:
             return study
         stored = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        if not any(one.intermediate_values for one in stored):
+            return study
         compute = constraints_func(self._sampler)
         others = [with_constraints(one, compute) for one in stored] if compute else stored
-        shown = self._forecasts(study, trial.number, others) or [as_pruned(one) for one in others]
+        shown = look_ahead(others, study.direction, self._situation(study, trial.number, others))
         if all(one is other for one, other in zip(shown, stored, strict=True)):
             return study
         return ProspectiveStudy(study, sorted([*shown, trial], key=lambda one: one.number))
 
-    def _forecasts(
+    def _situation(
         self, study: Study, number: int, others: Sequence[FrozenTrial]
-    ) -> list[FrozenTrial] | None:
-        """The other trials as they would end; None where this trial is sampled from reports."""
-        from_reports = int((number + 1) * self._floor) > int(number * self._floor)  # evenly spread
-        reported = sum(bool(one.intermediate_values) for one in others)
-        if from_reports or reported < max(1, self._startup):
+    ) -> Situation | None:
+        """The situation that forecasts need; None where this trial is sampled from the reports."""
+        if int((number + 1) * self._floor) > int(number * self._floor):  # evenly spread
             return None
         situation = self._look(study, others)
-        return look_ahead(others, study.direction, situation) if situation.left > 0 else None
+        return situation if situation.left > 0 else None
 
 
 def _undo_ask(study: Study, trial: FrozenTrial) -> None:

@@ -80,8 +80,8 @@ def by_dates(trials: Sequence[FrozenTrial], now: datetime) -> dict[int, float]:
 
 
 def look_ahead(
-    trials: Sequence[FrozenTrial], direction: StudyDirection, situation: Situation
-) -> list[FrozenTrial] | None:
+    trials: Sequence[FrozenTrial], direction: StudyDirection, situation: Situation | None
+) -> list[FrozenTrial]:
     """The trials as they would end if they started now.
 
     A trial that has reported, whatever its state, is shown as complete with its forecast value.
@@ -89,8 +89,10 @@ def look_ahead(
     from the start, it is shown as pruned without a report, which is worse than any value. Trials
     without a report and failed trials are unchanged.
 
-    Returns:
-        None if no trial has reported a finite value.
+    Args:
+        trials: The trials of a study.
+        direction: The study's direction.
+        situation: The time left and the paces; None shows the best reports in place of forecasts.
     """
     name = direction.name.lower()
     unknown = (TrialState.FAIL, TrialState.WAITING)
@@ -108,12 +110,13 @@ def look_ahead(
         for trial in reported
     }
     known = {number: curve for number, curve in curves.items() if curve is not None}
-    if not known:
-        return None
-    horizon = situation.horizon
-    if horizon is not None and 0 < before < horizon:
-        horizon -= before
-    scores = prospects(known, situation.step_seconds, left=situation.left, horizon=horizon)
+    if situation is None:
+        scores = {number: curve.best[-1] for number, curve in known.items()}
+    else:
+        horizon = situation.horizon
+        if horizon is not None and 0 < before < horizon:
+            horizon -= before
+        scores = prospects(known, situation.step_seconds, left=situation.left, horizon=horizon)
     return [
         _ended(trial, name, scores.get(trial.number, -math.inf))
         if trial.number in curves
@@ -137,18 +140,6 @@ def with_constraints(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any]) 
         return constrained(trial, values)
     shown = copy.copy(trial)
     shown.intermediate_values = {}
-    return shown
-
-
-def as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    """A trial that has reported and trains or waits, as if it were pruned now; others as they are.
-
-    Optuna's samplers learn from pruned trials and ignore running ones, as paused trials are.
-    """
-    if trial.state != TrialState.RUNNING or not trial.intermediate_values:
-        return trial
-    shown = copy.copy(trial)
-    shown.state, shown.value = TrialState.PRUNED, pruned_value(trial)
     return shown
 
 

@@ -47,7 +47,7 @@ pytestmark = [
 
 def _optimize(sampler: BaseSampler, clock: Any, draw: Callable[[optuna.Trial], float]) -> Any:
     study = optuna.create_study(
-        sampler=DeadlineSampler(sampler, startup=3),
+        sampler=DeadlineSampler(sampler),
         pruner=DeadlinePruner("1000s", max_resource=9)._start(clock),
     )
 

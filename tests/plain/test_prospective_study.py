@@ -69,13 +69,12 @@ def _shown(
     situation: Situation,
     direction: str = "maximize",
     floor: float = 0.0,
-    startup: int = 0,
 ) -> list[FrozenTrial]:
     """What the wrapped sampler sees beside the trial that it is asked for."""
     watcher = Watcher()
     study = optuna.create_study(
         direction=direction,
-        sampler=DeadlineSampler(watcher, floor=floor, startup=startup, look=lambda *_: situation),
+        sampler=DeadlineSampler(watcher, floor=floor, look=lambda *_: situation),
     )
     study.add_trials(trials)
     before = study.get_trials()
@@ -153,30 +152,34 @@ def test_what_cannot_be_learned_from_stays_or_is_worst() -> None:
     assert shown[0].value == 0.3 and not shown[2].intermediate_values
 
 
-def test_a_part_of_the_draws_sees_the_reports_alone() -> None:
-    trials = [_trial(TrialState.RUNNING, ALONG)]
-    reported = _shown(trials, CALM, floor=1.0)[0]
-    assert (reported.state, reported.value) == (TrialState.PRUNED, 0.8)
-    assert reported.intermediate_values == ALONG
-    assert _shown(trials, CALM, floor=0.0)[0].state == TrialState.COMPLETE
+def test_a_part_of_the_draws_sees_the_best_reports() -> None:
+    long = Situation(math.inf, 64, {})
+    trials = [_trial(TrialState.RUNNING, ALONG), _trial(TrialState.PRUNED, {1: 0.6, 2: 0.5})]
+    reported = _shown(trials, long, floor=1.0)
+    assert [(one.state, one.value) for one in reported] == [
+        (TrialState.COMPLETE, 0.8),
+        (TrialState.COMPLETE, 0.6),
+    ]
+    forecast = _shown(trials, long, floor=0.0)[0].value
+    assert forecast is not None and forecast > 0.8
 
 
 def test_after_the_deadline_the_reports_are_shown() -> None:
     trials = [_trial(TrialState.RUNNING, ALONG)]
-    assert _shown(trials, Situation(-1.0, None, {}))[0].state == TrialState.PRUNED
+    assert _shown(trials, Situation(-1.0, None, {}))[0].value == 0.8
 
 
-def test_without_forecasts_only_trials_that_have_reported_count_as_pruned() -> None:
-    ended = [_trial(state, ALONG) for state in (TrialState.COMPLETE, TrialState.PRUNED)]
-    silent, diverged = _trial(TrialState.RUNNING, {}), _trial(TrialState.RUNNING, {1: math.nan})
-    shown = _shown([*ended, _trial(TrialState.FAIL, ALONG), silent, diverged], CALM, startup=9)
-    states = ["COMPLETE", "PRUNED", "FAIL", "RUNNING", "PRUNED"]
-    assert [one.state.name for one in shown] == states
-    assert shown[-1].value is None
+def test_a_steep_start_far_behind_is_not_taken_for_the_best() -> None:
+    ahead = [_trial(TrialState.RUNNING, {1: 0.70 + x, 2: 0.75 + x}, x) for x in (0.0, 0.01, 0.02)]
+    behind = _trial(TrialState.RUNNING, {1: 0.0, 2: 0.6}, 0.9)
+    *values, last = [
+        one.value or 0.0 for one in _shown([*ahead, behind], Situation(math.inf, 64, {}))
+    ]
+    assert last < min(values)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1.0])
-def test_tpe_learns_from_paused_trials_as_from_pruned_ones(floor: float) -> None:
+def test_tpe_learns_from_paused_trials_as_from_complete_ones(floor: float) -> None:
     def suggested(state: TrialState, sampler: BaseSampler) -> list[float]:
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.ask()  # before others run, so that the seed counts
@@ -184,16 +187,16 @@ def test_tpe_learns_from_paused_trials_as_from_pruned_ones(floor: float) -> None
         return [study.ask().suggest_float("x", 0, 1) for _ in range(3)]
 
     ours = DeadlineSampler(TPESampler(seed=1), floor=floor, look=lambda *_: CALM)
-    pruned = suggested(TrialState.PRUNED, TPESampler(seed=1))
-    assert suggested(TrialState.RUNNING, ours) == pruned
-    assert suggested(TrialState.RUNNING, TPESampler(seed=1)) != pruned
+    complete = suggested(TrialState.COMPLETE, TPESampler(seed=1))
+    assert suggested(TrialState.RUNNING, ours) == complete
+    assert suggested(TrialState.RUNNING, TPESampler(seed=1)) != complete
 
 
 def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
     watcher = Watcher()
     pruner = DeadlinePruner(timedelta(minutes=59))._start(clock)
     study = optuna.create_study(
-        direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0, startup=0), pruner=pruner
+        direction="maximize", sampler=DeadlineSampler(watcher, floor=0.0), pruner=pruner
     )
     pruner._terms(study)
     slow = _trial(TrialState.COMPLETE, WHOLE)
@@ -207,27 +210,16 @@ def test_the_deadline_is_the_studys_own(clock: FakeClock) -> None:
 
 def test_a_study_without_a_deadline_gets_no_table_of_ours(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'plain.db'}"
-    study = optuna.create_study(storage=url, sampler=DeadlineSampler(startup=0))
+    study = optuna.create_study(storage=url, sampler=DeadlineSampler())
     study.add_trial(_trial(TrialState.PRUNED, ALONG))
     study.ask().suggest_float("x", 0, 1)
     names = sa.inspect(sa.create_engine(url)).get_table_names()
     assert not [name for name in names if "deadline" in name]
 
 
-def test_a_few_first_reports_are_not_taken_for_results() -> None:
-    def states(reported: int) -> set[TrialState]:
-        trials = [_trial(TrialState.RUNNING, ALONG) for _ in range(reported)]
-        return {trial.state for trial in _shown(trials, CALM, startup=5)}
-
-    assert states(4) == {TrialState.PRUNED} and states(5) == {TrialState.COMPLETE}
-
-
-@pytest.mark.parametrize("startup", [-1, 2.5, None])
-def test_a_startup_that_is_no_count_is_refused(startup: Any) -> None:
+def test_what_is_no_sampler_is_refused() -> None:
     with pytest.raises(DeadlineError, match="'tpe' is not a sampler: give an object such as"):
         DeadlineSampler("tpe")  # type: ignore[arg-type]
-    with pytest.raises(DeadlineError, match="startup is the number of reporting trials"):
-        DeadlineSampler(startup=startup)
 
 
 @pytest.mark.parametrize("floor", [-0.1, 1.1, math.nan])
@@ -242,13 +234,13 @@ def _distance(trial: FrozenTrial) -> tuple[float]:
     return (trial.params["x"] - 0.5,)
 
 
-@pytest.mark.parametrize("startup", [0, 9])
-def test_a_paused_trial_is_shown_with_the_constraints_that_it_would_have(startup: int) -> None:
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+def test_a_paused_trial_is_shown_with_the_constraints_that_it_would_have(floor: float) -> None:
     trials = [_trial(TrialState.RUNNING, ALONG, x) for x in (0.4, 0.6, 1.0)]
     sampler = WatchingTPE(constraints_func=_distance)
     study = optuna.create_study(
         direction="maximize",
-        sampler=DeadlineSampler(sampler, floor=0.0, startup=startup, look=lambda *_: CALM),
+        sampler=DeadlineSampler(sampler, floor=floor, look=lambda *_: CALM),
     )
     study.add_trials(trials)
     study.ask().suggest_float("x", 0, 1)

@@ -152,9 +152,7 @@ FINITE: dict[str, Callable[[], BaseSampler]] = {
 #: While two are begun BruteForceSampler may draw one twice. A strict one draws at random until
 #: every point has finished, so nothing bounds it.
 MOST = {"grid": 6, "brute": 7}
-bare_or_wrapped = pytest.mark.parametrize(
-    "wrap", [lambda s: s, lambda s: DeadlineSampler(s, startup=3)]
-)
+bare_or_wrapped = pytest.mark.parametrize("wrap", [lambda s: s, lambda s: DeadlineSampler(s)])
 pytestmark = [
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:optuna"),
