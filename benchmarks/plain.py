@@ -27,9 +27,18 @@ from typing import Any
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 
-from benchmarks.measuring import Progress, Spread, machine, output_file, quiet, write_json
+from benchmarks.measuring import (
+    Progress,
+    Spread,
+    machine,
+    output_file,
+    quiet,
+    with_error,
+    write_json,
+)
 from optuna_deadline import DeadlinePruner, DeadlineSampler, out_of_time
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.simulation.comparison import Estimate
 
 OURS = "DeadlinePruner"
 EPOCHS = 40
@@ -282,13 +291,6 @@ def draw_curves(study: optuna.Study, path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, which is NaN for a single value."""
-    if len(values) < 2:
-        return statistics.fmean(values), math.nan
-    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-
-
 def print_ends(ends: Sequence[End]) -> None:
     """Print a line for all studies, and one for each kind of objective."""
     print("seconds from the deadline to the return of study.optimize")
@@ -309,13 +311,13 @@ def print_digits(rows: Sequence[dict[str, Any]]) -> None:
     seeds = sorted({row["seed"] for row in rows})
     print("validation loss by the deadline, and how much more than under DeadlinePruner")
     for name in (OURS, *_OTHERS):
-        mean, error = mean_and_error([losses[name, seed] for seed in seeds])
-        more = mean_and_error([losses[name, seed] - losses[OURS, seed] for seed in seeds])
+        loss = Estimate.of([losses[name, seed] for seed in seeds])
+        more = Estimate.of([losses[name, seed] - losses[OURS, seed] for seed in seeds])
         trials = statistics.fmean(row["trials"] for row in rows if row["pruner"] == name)
         late = max(row["late"] for row in rows if row["pruner"] == name)
-        difference = "" if name == OURS else f"  {more[0]:+.4f} ± {more[1]:.4f}"
-        losses_ = f"{mean:.4f} ± {error:.4f}"
-        print(f"{name:16} {losses_}  {trials:6.0f} trials  latest {late:+.1f} s{difference}")
+        difference = "" if name == OURS else "  " + with_error(more.mean, more.error, "+.4f")
+        shown = with_error(loss.mean, loss.error, ".4f")
+        print(f"{name:16} {shown}  {trials:6.0f} trials  latest {late:+.1f} s{difference}")
 
 
 def known_rows(path: Path | None, terms: dict[str, Any]) -> list[dict[str, Any]]:

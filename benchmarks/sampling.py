@@ -28,12 +28,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from benchmarks.accuracy.search import NearestSearch
-from benchmarks.measuring import Progress, machine, output_file, quiet, write_json
-from benchmarks.plain import mean_and_error
+from benchmarks.measuring import Progress, machine, output_file, quiet, with_error, write_json
 from optuna_deadline import DeadlinePruner, DeadlineSampler
 from optuna_deadline.pruners._clock import ProcessClock
 from optuna_deadline.samplers._prospects import Situation
 from optuna_deadline.simulation.cluster import Cluster
+from optuna_deadline.simulation.comparison import Estimate
 from optuna_deadline.simulation.study import simulate
 from optuna_deadline.simulation.workload import Workload
 
@@ -195,10 +195,10 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
         mine = [row for row in rows if (row["sampler"], row["trainings"]) == (sampler, count)]
         alone = [row["regret"] for row in mine if not row["helped"]]
         helped = [row["regret"] for row in mine if row["helped"]]
-        mean, error = mean_and_error([b - a for a, b in zip(alone, helped, strict=True)])
+        more = Estimate.of([b - a for a, b in zip(alone, helped, strict=True)])
         print(
             f"{sampler:8} {count:9}  {statistics.fmean(alone):.4f}  {statistics.fmean(helped):.4f}"
-            f"  {mean:+.4f} ± {error:.4f}"
+            f"  {with_error(more.mean, more.error, '+.4f')}"
         )
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
-from benchmarks import endless
+from benchmarks import backtest, endless, ranking
 from benchmarks.accuracy import kept, summary
 from benchmarks.accuracy.__main__ import main, measure
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
@@ -268,3 +268,15 @@ def test_a_search_ends_with_its_configurations_or_trains_old_ones_again() -> Non
     for row, ran_out in zip(list(endless.rows(found))[:2], (False, True), strict=True):
         assert (row["kind"], row["ran out"], row["studies"]) == ("toy", ran_out, 1)
         assert row["endless"]["difference"] == 0
+
+
+def test_the_first_tenth_is_placed_by_the_ends_of_its_trials() -> None:
+    curves = tuple((0.0, number / 10) for number in range(11))
+    workload = Workload("rising", curves, (1.0,) * 11, ({},) * 11)
+    best_first = {number: float(number) for number in range(11)}
+    assert ranking._place_of_first(best_first, workload) == pytest.approx(0.05)  # two of eleven
+    assert ranking._place_of_first({n: -v for n, v in best_first.items()}, workload) == (
+        pytest.approx(0.95)
+    )
+    found = ranking.RankedStudy(backtest.Case("toy", 0, 2, 8, None)).run()
+    assert found is not None and set(found) == set(ranking.ORDERS)

@@ -114,27 +114,10 @@ class Doublings:
 
     def expect(self, curve: Curve, step: float) -> float:
         """The best score at a step, if every doubling brings its share."""
-        return self._go_on(curve, step, curve.last_gain)
-
-    def expect_with_others(self, curve: Curve, step: float) -> float:
-        """The same, if the last doubling counts at most as much as the median one of all curves.
-
-        A curve that begins far behind rises steeply, and would be expected to pass all others.
-        """
-        return self._go_on(curve, step, min(curve.last_gain, self._gain_until(curve.steps[-1])))
-
-    def _go_on(self, curve: Curve, step: float, gain: float) -> float:
         ahead = curve.doublings_to(step)
         ratio = self.share / (1 - self.share)
         brings = ahead if ratio == 1 else ratio * (1 - ratio**ahead) / (1 - ratio)
-        return curve.best[-1] + gain * brings
-
-    def _gain_until(self, step: float) -> float:
-        """The median gain of the doubling until a step, of the curves that came as far."""
-        if step not in self._gains:
-            came = [one.until(step).last_gain for one in self.curves if one.steps[-1] >= step]
-            self._gains[step] = median(came) if came else 0.0
-        return self._gains[step]
+        return curve.best[-1] + curve.last_gain * brings
 
     def unit(self, curve: Curve) -> float:
         """Scale of the forecast's errors, in units of the value."""
@@ -156,10 +139,6 @@ class Doublings:
 
     @cached_property
     def _tenths(self) -> dict[float, float]:
-        return {}  # by step, computed when needed
-
-    @cached_property
-    def _gains(self) -> dict[float, float]:
         return {}  # by step, computed when needed
 
     @cached_property

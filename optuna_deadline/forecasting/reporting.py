@@ -10,10 +10,12 @@ it is shorter, it is continued by its doublings
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
+from itertools import accumulate
 from statistics import fmean, median, median_low
 
 from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
@@ -203,6 +205,9 @@ def prospects(
 ) -> dict[int, float]:
     """The final score of a new trial like each of these.
 
+    No trial passes one that was ahead of it at the same step: a curve that begins far behind rises
+    steeply, and by its own rise it would pass all others.
+
     Args:
         curves: The known curves by trial.
         step_seconds: Seconds of a step on one slot by trial; others get the median.
@@ -216,14 +221,40 @@ def prospects(
     typical = median(step_seconds.values()) if step_seconds else 0.0
     if horizon is None:
         horizon = max((curve.steps[-1] for curve in curves.values()), default=0.0)
+
+    def until(curve: Curve, step: float) -> float:
+        return curve.at(step) if step <= curve.steps[-1] else model.expect(curve, step)
+
+    ends = {number: until(curve, horizon) for number, curve in curves.items()}
+    most = _at_most(curves, ends)
     found = {}
     for number, curve in curves.items():
         seconds = step_seconds.get(number, typical)
         reach = min(horizon, left / seconds) if seconds > 0 else horizon
         if reach < curve.steps[0]:
             found[number] = -math.inf
-        elif reach <= curve.steps[-1]:
-            found[number] = curve.at(reach)
-        else:
-            found[number] = model.expect_with_others(curve, reach)
+            continue
+        found[number], best, end = until(curve, reach), curve.best[-1], ends[number]
+        if reach > curve.steps[-1] and most[number] < end:
+            believed = (most[number] - best) / (end - best)
+            found[number] = best + believed * (found[number] - best)
+    return found
+
+
+def _at_most(curves: Mapping[int, Curve], ends: Mapping[int, float]) -> dict[int, float]:
+    """By trial, the lowest end of those that were at least as good at its last step."""
+    found = {}
+    by_step: dict[float, list[int]] = {}
+    for number, curve in curves.items():
+        by_step.setdefault(curve.steps[-1], []).append(number)
+    for step, numbers in by_step.items():
+        came = sorted(
+            (-curve.at(step), ends[number])
+            for number, curve in curves.items()
+            if curve.steps[-1] >= step
+        )
+        lowest = list(accumulate((end for _, end in came), min))
+        scores = [score for score, _ in came]
+        for number in numbers:
+            found[number] = lowest[bisect_right(scores, -curves[number].best[-1]) - 1]
     return found
