@@ -20,12 +20,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accuracy.runs import STEP_SECONDS, scaled
 from benchmarks.headlines.pictures import picture
-from benchmarks.measuring import machine, output_file, write_json
+from benchmarks.measuring import machine, output_file, screen, write_json
 from benchmarks.studies import simulate_all
 from optuna_deadline.forecasting.curve_priors import LEVELS
 from optuna_deadline.forecasting.learning_curves import learn_doublings
@@ -223,8 +222,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['error']:.3f}",
             f"{row['error_if_nothing_moved']:.3f}",
         )
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=110)).print(table)
+    screen(piped=110).print(table)
 
 
 def draw_calibration(outcomes: Sequence[tuple[str, ForecastOutcome]], path: Path) -> None:

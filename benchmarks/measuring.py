@@ -21,6 +21,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
+from rich.console import Console
 
 from optuna_deadline.allocation.database.access import listening
 
@@ -84,6 +85,12 @@ def with_error(value: float, error: float | None, form: str) -> str:
         form: The format of the value, such as "+.3f".
     """
     return format(value, form) + ("" if error is None else f" ±{error:{form.lstrip('+')}}")
+
+
+def screen(piped: int) -> Console:
+    """The terminal; where the output is none, a console of this many columns."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=piped)
 
 
 class Progress:

@@ -6,7 +6,7 @@ default policy. At a quarter, half and three quarters of the time their trials a
 - ``forecast``: what :class:`~optuna_deadline.DeadlineSampler` shows,
 - ``own rise``: each curve continued by its own last doubling,
 - ``best report``: the best value so far,
-- ``pruned``: TPE's order of pruned trials, the most steps first and then the last value.
+- ``pruned``: TPE's order of pruned trials, the most steps first and then the best value.
 
 The figure is the place in the order of their final values of the tenth that comes first: 0 for the
 best trial, 1 for the worst. Differences are paired by study and are to the best report.
@@ -23,11 +23,10 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.backtest import PARTS, Case
-from benchmarks.measuring import machine, output_file, write_json
+from benchmarks.measuring import machine, output_file, screen, write_json
 from benchmarks.studies import simulate_all
 from optuna_deadline.forecasting.learning_curves import Curve, learn_doublings
 from optuna_deadline.forecasting.reporting import prospects
@@ -124,8 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         reference = fmean(one[_REFERENCE] for one in some)
         table.add_row(family, str(len(some)), f"{reference:.3f}", *map(str, differences))
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=110)).print(table)
+    screen(piped=110).print(table)
     write_json(given.json, {"studies": found, "machine": machine()})
 
 

@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accuracy import kept, pictures, summary
@@ -21,7 +20,7 @@ from benchmarks.accuracy.kept import Kept
 from benchmarks.accuracy.peers import PEERS
 from benchmarks.accuracy.runs import ORACLE, POLICIES, SEARCHES, Case, Setting
 from benchmarks.accuracy.summary import Run
-from benchmarks.measuring import machine, output_file, with_error, write_json
+from benchmarks.measuring import machine, output_file, screen, with_error, write_json
 from benchmarks.studies import simulate_all
 from benchmarks.syne_tune.asking import SYNE_TUNE
 from optuna_deadline.simulation.tables import choose
@@ -29,7 +28,6 @@ from optuna_deadline.simulation.tables import choose
 _SLOTS, _TRAININGS, _OVERHEADS = (4, 8, 16), (4, 8, 16, 32), (0.5, 0.05)
 _TABLES = 3  # tables of a family with --quick
 _REFERENCE = "hypersched"
-_PIPED = 140  #: columns if the output is not a terminal
 _EVERY = 30.0  #: seconds between two times that rows are written
 
 
@@ -104,8 +102,7 @@ def show(result: dict[str, Any], reference: str) -> None:
         spread = _spread(differences[policy])
         cells = (f"{part[policy]:.3f}" for part in parts)
         table.add_row(policy, f"{mean:.3f}", *cells, spread, _share(ratios[policy]))
-    screen = Console()
-    wide = screen if screen.is_terminal else Console(width=_PIPED)
+    wide = screen(piped=140)
     wide.print(table)
     left = Table("family", f"{reference}: regret", "place", "the others choose", "regret", "best",
                  "regret")  # fmt: skip

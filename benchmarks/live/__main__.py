@@ -24,14 +24,13 @@ from typing import Any
 
 import optuna
 from optuna_deadline_demo import TASKS, Direction
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.live.contender import CONTENDERS, OVER, READY, missing
 from benchmarks.live.pace import Paces, paces
 from benchmarks.live.picture import draw
 from benchmarks.live.reports import Report, improvements, read
-from benchmarks.measuring import Progress, machine, output_file, with_error, write_json
+from benchmarks.measuring import Progress, machine, output_file, screen, with_error, write_json
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
@@ -42,7 +41,6 @@ _PATIENCE = 120.0  # seconds after the deadline at which running processes are k
 _REFERENCE = "elastic"
 _OURS = (_REFERENCE, "plain")
 _NOTHING = {"maximize": 0.0, "minimize": 8.0}  #: the value of a model that has learned nothing
-_PIPED = 120  #: columns if the output is not a terminal
 
 
 @dataclass(frozen=True)
@@ -233,8 +231,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             f"{100 * row['share']:.0f} %" if row["share"] else "",
             str(row["seeds"]),
         )
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=_PIPED)).print(table)
+    screen(piped=120).print(table)
     for row in rows:
         if row["usage"] is not None:
             print(f"{row['contender']}, {row['seconds']:g} s: {SlotUsage(**row['usage'])}")

@@ -37,7 +37,6 @@ from optuna_deadline.samplers._prospects import (
     Situation,
     TableLook,
     look_ahead,
-    pruned_value,
     with_constraints,
 )
 from optuna_deadline.samplers._warm_start import EarlierBest, OfTrial, StudyLike
@@ -88,8 +87,8 @@ def _end(study: Study, trial: FrozenTrial) -> None:
     if not trial.intermediate_values:
         storage.set_trial_state_values(id_of_trial(trial), TrialState.FAIL)
         return
-    value = pruned_value(trial)
-    values = None if value is None else [value]
+    value = trial.intermediate_values[max(trial.intermediate_values)]
+    values = None if math.isnan(value) else [value]
     storage.set_trial_state_values(id_of_trial(trial), TrialState.PRUNED, values)
 
 

@@ -143,12 +143,6 @@ def with_constraints(trial: FrozenTrial, compute: Callable[[FrozenTrial], Any]) 
     return shown
 
 
-def pruned_value(trial: FrozenTrial) -> float | None:
-    """The final value of a trial that is pruned at its last report; None if that is NaN."""
-    last = trial.intermediate_values[max(trial.intermediate_values)]
-    return None if math.isnan(last) else last
-
-
 def _ended(trial: FrozenTrial, direction: str, prospect: float) -> FrozenTrial:
     shown = copy.copy(trial)
     if math.isinf(prospect):
