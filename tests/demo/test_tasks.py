@@ -18,6 +18,8 @@ from optuna_deadline_demo import bytes as language
 from optuna_deadline_demo.training import Objective
 from torch.utils.data import TensorDataset
 
+from benchmarks import predicted
+
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
@@ -74,3 +76,13 @@ def test_two_epochs_under_plain_optuna_learn_something_and_print_nothing(
     assert len(study.best_trial.intermediate_values) == 2
     printed = capfd.readouterr()
     assert printed.out + printed.err == ""
+
+
+def test_a_landscape_gives_each_contender_the_same_curves() -> None:
+    study = predicted.PredictedStudy("adaptive_halving+deadline", "mnist1d", 1, 30.0, 2, 1.2)
+    ours = study.run()
+    assert ours == study.run()
+    found = [ours, replace(study, contender="optuna_median+tpe").run()]
+    [first, peer] = predicted.rows(["ours", "peer"], ["mnist1d"], found)
+    assert (first["regret"], first["difference"], first["trials"]) == (ours[0], 0, ours[1])
+    assert peer["difference"] == pytest.approx(found[1][0] - ours[0])
