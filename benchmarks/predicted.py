@@ -112,20 +112,20 @@ class Landscape:
         rows = np.array(
             [
                 self._row(
-                    {name: kind.to_internal_repr(params[name]) for name, kind in self._kinds()}
+                    {
+                        name: kind.to_internal_repr(params[name])
+                        for name, kind in self.space.items()
+                    }
                 )
                 for params in given
             ]
         )
         return self._curves.predict(rows), np.exp(self._paces.predict(rows))
 
-    def _kinds(self) -> Sequence[tuple[str, BaseDistribution]]:
-        return list(self.space.items())
-
     def _row(self, internal: Mapping[str, Any]) -> list[float]:
         """Optuna's internal values as numbers for the trees, a column for each name."""
         row: list[float] = []
-        for name, kind in self._kinds():
+        for name, kind in self.space.items():
             if isinstance(kind, CategoricalDistribution):
                 row += [float(internal[name] == place) for place in range(len(kind.choices))]
             else:
