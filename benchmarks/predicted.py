@@ -16,7 +16,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,14 +28,14 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from rich.table import Table
 
 from benchmarks.accuracy.peers import PEERS, OptunaPruner
-from benchmarks.accuracy.search import trials_of
+from benchmarks.accuracy.search import AskedSampler
 from benchmarks.measuring import machine, output_file, quiet, screen, with_error, write_json
 from benchmarks.rivals import make_policy
 from benchmarks.studies import simulate_all
 from optuna_deadline import DeadlineSampler
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.policies import Policy
-from optuna_deadline.samplers._prospects import Look, Situation
+from optuna_deadline.samplers._prospects import Look
 from optuna_deadline.simulation import Cluster, Simulation
 from optuna_deadline.simulation.comparison import Estimate
 from optuna_deadline.simulation.environment import World
@@ -74,11 +74,9 @@ class Landscape:
         self._suggest = importlib.import_module(f"optuna_deadline_demo.{task}").objective.suggest
         study = optuna.create_study(sampler=RandomSampler(seed=seed))
         drawn = [self.ask(study) for _ in range(_DRAWN)]
-        self.space: Mapping[str, BaseDistribution] = study.get_trials(deepcopy=False)[
-            0
-        ].distributions
-        curves = np.array(table.curves, dtype=float)
-        curves[np.isnan(curves)] = _LEAST
+        [first, *_] = study.get_trials(deepcopy=False)
+        self.space: Mapping[str, BaseDistribution] = first.distributions
+        curves = np.nan_to_num(np.array(table.curves), nan=_LEAST)
         known = np.array([self._row(given) for given in table.hyperparameters])
         self._curves = ExtraTreesRegressor(_TREES, random_state=seed)
         self._curves.fit(known, np.maximum(curves, _LEAST))
@@ -109,21 +107,15 @@ class Landscape:
     def _predict(
         self, given: Sequence[Mapping[str, Any]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        rows = np.array(
-            [
-                self._row(
-                    {
-                        name: kind.to_internal_repr(params[name])
-                        for name, kind in self.space.items()
-                    }
-                )
-                for params in given
-            ]
-        )
+        rows = [self._row(self._internal(params)) for params in given]
         return self._curves.predict(rows), np.exp(self._paces.predict(rows))
 
-    def _row(self, internal: Mapping[str, Any]) -> list[float]:
-        """Optuna's internal values as numbers for the trees, a column for each name."""
+    def _internal(self, params: Mapping[str, Any]) -> dict[str, float]:
+        """Optuna's internal values, which a table has."""
+        return {name: kind.to_internal_repr(params[name]) for name, kind in self.space.items()}
+
+    def _row(self, internal: Mapping[str, float]) -> list[float]:
+        """Internal values as numbers for the trees, a column for each name."""
         row: list[float] = []
         for name, kind in self.space.items():
             if isinstance(kind, CategoricalDistribution):
@@ -132,6 +124,11 @@ class Landscape:
                 scale = math.log if getattr(kind, "log", False) else float
                 row.append(scale(internal[name]))
         return row
+
+
+@lru_cache(4)  # contenders of a seed follow each other
+def _landscape(task: str, seed: int) -> Landscape:
+    return Landscape(task, seed)
 
 
 @cache
@@ -157,19 +154,11 @@ class LandscapeSearch:
         self._params: list[dict[str, Any]] = [{}] * _MOST
         rows = cast(Any, (self._curves, self._paces, self._params))
         self.workload = Workload("predicted", *rows)
-        self._situation = Situation(math.inf, None, {})
-        self._sampler = make_sampler(lambda *_: self._situation)
+        self._asked = AskedSampler(self._params, landscape.space, make_sampler)
 
     def __call__(self, world: World, number: int) -> int:
         """Ask the sampler; the number of the trial is that of its configuration."""
-        self._situation = Situation(
-            world.deadline - world.timeline.now(),
-            self._landscape.steps,
-            {trial: self._paces[trial] for trial in world.configurations},
-        )
-        study = optuna.create_study(direction="maximize", sampler=self._sampler)
-        study.add_trials(trials_of(world, self._params, self._landscape.space))
-        self._params[number] = self._landscape.ask(study)
+        self._params[number] = self._landscape.ask(self._asked.study(world))
         self._curves[number], self._paces[number] = self._landscape.look_up(self._params[number])
         return number
 
@@ -194,7 +183,7 @@ class PredictedStudy:
     def run(self) -> tuple[float, int]:
         """The regret of the best model at the deadline, and the number of trials."""
         quiet()
-        landscape = Landscape(self.task, self.seed)
+        landscape = _landscape(self.task, self.seed)
         name, _, sampler = self.contender.partition("+")
         search = LandscapeSearch(landscape, lambda look: SAMPLERS[sampler](self.seed, look))
         policy: Policy

@@ -36,6 +36,41 @@ _WIDE = 50.0
 _STATES = {"complete": TrialState.COMPLETE, "retired": TrialState.PRUNED}
 
 
+class AskedSampler:
+    """A sampler that sees a simulated study as an Optuna study.
+
+    Args:
+        parameters: By configuration of the study's workload.
+        space: Their distributions.
+        make_sampler: Makes the sampler, with what a DeadlineSampler looks at.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Mapping[str, Any]],
+        space: Mapping[str, BaseDistribution],
+        make_sampler: Callable[[Look], BaseSampler],
+    ) -> None:
+        self._parameters, self._space = parameters, space
+        self._situation = Situation(math.inf, None, {})
+        self._sampler = make_sampler(lambda *_: self._situation)
+
+    def study(self, world: World) -> optuna.Study:
+        """The study as it is now; a trial that it asks for has the sampler's suggestions."""
+        workload = world.workload
+        self._situation = Situation(
+            world.deadline - world.timeline.now(),
+            workload.steps,
+            {
+                trial: workload.step_seconds[configuration]
+                for trial, configuration in world.configurations.items()
+            },
+        )
+        study = optuna.create_study(direction="maximize", sampler=self._sampler)
+        study.add_trials(trials_of(world, self._parameters, self._space))
+        return study
+
+
 class NearestSearch:
     """A sampler's search in a workload: each suggestion becomes the nearest configuration.
 
@@ -58,8 +93,7 @@ class NearestSearch:
             for given in workload.hyperparameters
         ]
         self._places = np.array([self._place(given) for given in self._parameters])
-        self._situation = Situation(math.inf, None, {})
-        self._sampler = make_sampler(lambda *_: self._situation)
+        self._asked = AskedSampler(self._parameters, self._space, make_sampler)
 
     def __call__(self, world: World, number: int) -> int:
         """The untrained configuration that is nearest to the sampler's suggestion."""
@@ -67,17 +101,7 @@ class NearestSearch:
         free = [place for place in range(len(self._places)) if place not in taken]
         if not free:  # a small table starts again
             return self._workload.configuration(number)
-        self._situation = Situation(
-            world.deadline - world.timeline.now(),
-            self._workload.steps,
-            {
-                trial: self._workload.step_seconds[configuration]
-                for trial, configuration in world.configurations.items()
-            },
-        )
-        study = optuna.create_study(direction="maximize", sampler=self._sampler)
-        study.add_trials(trials_of(world, self._parameters, self._space))
-        suggested = self._place(study.ask(self._space).params)
+        suggested = self._place(self._asked.study(world).ask(self._space).params)
         distances = np.square(self._places[free] - suggested).sum(axis=1)
         return free[int(distances.argmin())]
 
