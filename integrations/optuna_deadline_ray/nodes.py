@@ -85,7 +85,7 @@ def nodes_to_release(nodes: Sequence[Node], slots: Collection[Slot], wanted: int
     Args:
         nodes: The study's nodes.
         slots: Of its pool.
-        wanted: The number of nodes that it wants.
+        wanted: The number of slots that it wants.
     """
     busy = {slot.host for slot in slots if slot.holder is not None}
     left, spare = sum(node.slots for node in nodes), []
