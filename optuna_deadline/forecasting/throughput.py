@@ -242,9 +242,10 @@ class Throughputs:
 def learn_throughputs(
     paces: Iterable[SegmentPace],
     reports: Iterable[tuple[int, int, float, int, str | None]] = (),
+    exponent: float = PRIOR_EXPONENT,
 ) -> Throughputs:
     """The speeds from these segments and reports: number, step, seconds, slots, regime."""
-    found = Throughputs()
+    found = Throughputs(exponent)
     for report in reports:
         found.take_report(*report)
     for segment, pace in enumerate(paces):

@@ -72,7 +72,7 @@ def forecast(history: History) -> Forecast:
     if best is None or history.settled is not None or history.time_left <= 0:
         levels = () if best is None else (score(best, direction),) * len(LEVELS)
         return Forecast(best, best, best, best, (), levels, *then)
-    measured = measure(history.segments, history.reports)
+    measured = measure(history.segments, history.reports, history.slots)
     curves = known_curves(history)
     model = learn_doublings(curves.values())
     limits = limits_of(curves.values())

@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow
+from optuna_deadline.allocation.records import Event, ReportRow, SegmentRow, Slot
 from optuna_deadline.forecasting.regimes import PaceChange
 from optuna_deadline.forecasting.throughput import (
+    PRIOR_EXPONENT,
+    PRIOR_EXPONENT_OF_CPUS,
     Overhead,
     SegmentPace,
     Speedup,
@@ -254,8 +256,10 @@ class Measured:
     schedule: Sequence[PaceChange] = ()
 
 
-def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -> Measured:
-    """The present measurements, with priors for what was not measured yet."""
+def measure(
+    segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = (), slots: Iterable[Slot] = ()
+) -> Measured:
+    """The present measurements, with priors for what was not measured yet on such slots."""
     paces = [
         SegmentPace(
             row.number,
@@ -267,8 +271,11 @@ def measure(segments: Sequence[SegmentRow], reports: Iterable[ReportRow] = ()) -
         for row in segments
         if row.position_from is not None and row.position_to is not None and row.trained
     ]
+    on_cpus = any(slot.device.startswith("cpu:") for slot in slots)
     learned = learn_throughputs(
-        paces, ((row.number, row.step, row.trained, row.slots, row.regime) for row in reports)
+        paces,
+        ((row.number, row.step, row.trained, row.slots, row.regime) for row in reports),
+        PRIOR_EXPONENT_OF_CPUS if on_cpus else PRIOR_EXPONENT,
     )
     startups = [row.startup for row in segments if row.startup is not None]
     stops = [row.stop for row in segments if row.stop is not None]

@@ -62,7 +62,8 @@ class InitialState:
                 f"{history.name} is trained by study.optimize, which says nothing of its slots: "
                 "what-ifs are for studies with optuna-deadline workers."
             )
-        measured, curves = measure(history.segments, history.reports), known_curves(history)
+        measured = measure(history.segments, history.reports, history.slots)
+        curves = known_curves(history)
         if not set(curves) & set(measured.seconds):
             raise DeadlineError(
                 f"No trial of {history.name} has trained and reported yet, so there is "

@@ -71,6 +71,7 @@ class SimulatedWorker:
             clock=world.timeline.now,
             is_intact=world.disk.has_checkpoint,
             budget_account=world.budget_account,
+            exponent=world.cluster.speedup.exponent,
         )
 
     @property

@@ -239,13 +239,18 @@ def test_a_stream_that_has_ended_once_stays(
     assert sum("ended once" in message for message in caplog.messages) == 1
 
 
-def test_one_of_several_data_sets_has_the_metric(tmp_path: Path) -> None:
-    _, trial = start(tmp_path)
+def test_one_of_several_data_sets_has_the_metric_and_all_count_as_validation(
+    tmp_path: Path,
+) -> None:
+    segment, trial = start(tmp_path)
+    took: list[float] = []
+    segment.validated = took.append  # type: ignore[method-assign]
     deadline = DeadlineCallback(trial, "eval_b_loss")
     built = trainer(deadline, deadline.adapt(arguments(tmp_path)))
     built.eval_dataset = {name: tiny_bert.Sums(16, 1) for name in "abc"}
     built.train()
     assert list(trial.reports) == [1, 2]
+    assert len(took) == 6 and min(took) > 0.0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from histories import Recipe
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.regimes import PaceChange
+from optuna_deadline.forecasting.throughput import PRIOR_EXPONENT, PRIOR_EXPONENT_OF_CPUS
 from optuna_deadline.history.forecast import forecast
 from optuna_deadline.history.records import History
 from optuna_deadline.history.series import costs
@@ -124,6 +125,17 @@ def _rename(history: History, times: int, shift: int) -> History:
         ),
         parameters=resources,
     )
+
+
+def test_gangs_that_were_not_measured_are_as_fast_as_the_planner_assumes() -> None:
+    history = RECIPES[0].make()
+    assert history.slots and all(slot.device.startswith("cpu:") for slot in history.slots)
+    on_gpus = tuple(replace(slot, device=f"gpu:{slot.id}") for slot in history.slots)
+    for known, exponent in (
+        (history, PRIOR_EXPONENT_OF_CPUS),
+        (replace(history, slots=on_gpus), PRIOR_EXPONENT),
+    ):
+        assert InitialState.of(known).measured.speedup.exponent == exponent
 
 
 def test_who_trains_goes_on_without_a_start_and_who_has_ended_is_let_alone() -> None:
