@@ -33,7 +33,7 @@ from benchmarks.measuring import machine, output_file, quiet, screen, with_error
 from benchmarks.rivals import make_policy
 from benchmarks.studies import simulate_all
 from optuna_deadline import DeadlineSampler
-from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.forecasting.throughput import PRIOR_EXPONENT_OF_CPUS, Speedup
 from optuna_deadline.policies import Policy
 from optuna_deadline.samplers._prospects import Look
 from optuna_deadline.simulation import Cluster, Simulation
@@ -194,7 +194,7 @@ class PredictedStudy:
         # as measured of live studies of these tasks
         cluster = Cluster(
             slots=self.slots, startup=0.4, stop=0.1, poll=0.05, reading=0.05,
-            speedup=Speedup({2: self.speedup}),
+            speedup=Speedup({2: self.speedup}, exponent=PRIOR_EXPONENT_OF_CPUS),
         )  # fmt: skip
         simulation = Simulation(
             policy, search.workload, cluster,

@@ -101,6 +101,7 @@ class TrialRegimes:
     _name: str | None = None  # of the present regime
     _named: dict[str | None, dict[int, Stretch]] = field(default_factory=dict)
     _next: str | None = None  # of a regime whose first report is not counted yet
+    _begun: list[tuple[float, dict[int, Stretch]]] = field(default_factory=list)  # seconds, regime
     _keeps: bool = False  # its pace, where others have changed
     _slots: int = 0
     _trained: float = 0.0
@@ -133,6 +134,7 @@ class TrialRegimes:
         if before is None:
             self._name, self._slots = self._next, slots
             self._named[self._name] = self.stretches[-1]
+            self._begun.append((0.0, self.stretches[-1]))
         if before is None or since <= 0:
             return False
         if resized := slots != self._slots:
@@ -144,7 +146,7 @@ class TrialRegimes:
         passed = due is not None and step > due.step and not self._keeps
         hidden = passed and len(self._usual) < _IN_A_ROW
         if begins := hidden or self._next != self._name:
-            self._begin(before, [] if resized else [pace.logarithm])
+            self._begin(before, trained - since, [] if resized else [pace.logarithm])
         if resized:  # part of it may have been trained on the former slots
             return begins
         self._count(-1, stretch)
@@ -154,7 +156,8 @@ class TrialRegimes:
         if self._deviates():
             found = list(self._latest)
             start = step - sum(pace.stretch.steps for pace in found)
-            self._begin(start, [pace.logarithm for pace in found])
+            seconds = sum(pace.stretch.seconds for pace in found)
+            self._begin(start, trained - seconds, [pace.logarithm for pace in found])
             for pace in found:
                 self._count(-2, pace.stretch, -1)
                 self._count(-1, pace.stretch)
@@ -177,7 +180,7 @@ class TrialRegimes:
         spread = median(abs(one - middle) for one in self._usual) / 0.6745  # as of a normal law
         return least > _DEVIATIONS * spread
 
-    def _begin(self, last_step: float, new: Sequence[float]) -> None:
+    def _begin(self, last_step: float, seconds: float, new: Sequence[float]) -> None:
         """Begin a regime, or return to one of the same name, with the paces of its reports."""
         named, self._name = self._next != self._name, self._next
         old = self._usual or [pace.logarithm for pace in self._latest]
@@ -189,8 +192,15 @@ class TrialRegimes:
             trained = defaultdict(Stretch)
         self.stretches = [one for one in self.stretches if one is not trained] + [trained]
         self._named[self._name] = trained
+        self._begun.append((seconds, trained))
         self._usual.clear()
         self._latest.clear()
+
+    def regime_within(self, start: float, end: float) -> dict[int, Stretch] | None:
+        """The regime of all training from one of its seconds to another; None if it changed."""
+        if any(start < seconds < end for seconds, _ in self._begun):
+            return None
+        return next((known for seconds, known in reversed(self._begun) if seconds <= start), None)
 
     def _count(self, regime: int, stretch: Stretch, sign: int = 1) -> None:
         trained = self.stretches[regime]

@@ -208,16 +208,31 @@ class Throughputs:
     def _by_regime(self, number: int) -> Sequence[Collection[SegmentPace]]:
         """What a trial has trained by regime, the present one last.
 
-        Reports do not say whether a gang was on several hosts, so such trials have one regime.
+        Of a gang, a segment within one regime says more than its reports: the first report after
+        a resize counts for neither size. Reports do not say whether a gang was on several hosts,
+        so such trials have one regime.
         """
-        segments = self._paces[number].values()
+        segments = self._paces[number]
         regimes = self._regimes[number]
-        if not regimes.changes or any(pace.across for pace in segments):
-            return [segments]
-        return [
-            [SegmentPace(number, slots, *stretch) for slots, stretch in trained.items()]
-            for trained in regimes.stretches
-        ]
+        if not regimes.changes or any(pace.across for pace in segments.values()):
+            return [segments.values()]
+        gangs: dict[int, list[SegmentPace]] = defaultdict(list)
+        start = 0.0
+        for _, pace in sorted(segments.items()):
+            if pace.slots > 1:
+                gangs[id(regimes.regime_within(start, start + pace.seconds))].append(pace)
+            start += pace.seconds
+        found = []
+        for regime in regimes.stretches:
+            whole = gangs[id(regime)]
+            sizes = {pace.slots for pace in whole}
+            rest = [
+                SegmentPace(number, slots, *stretch)
+                for slots, stretch in regime.items()
+                if slots not in sizes
+            ]
+            found.append([*whole, *rest])
+        return found
 
     @staticmethod
     def _ratios_of(paces: Collection[SegmentPace]) -> Ratios:

@@ -261,6 +261,19 @@ class TestPlan:
         orders = {number: order for number, order in plan.orders.items() if isinstance(order, Run)}
         assert {number: order.slots for number, order in orders.items()} == given
 
+    @pytest.mark.parametrize(
+        ("left", "slots", "on"), [(20, 1, {0}), (20, 2, {0, 1}), (30, 1, set())]
+    )
+    def test_the_best_goes_on_once_no_new_trial_could_come_as_far(
+        self, left: float, slots: int, on: set[int]
+    ) -> None:
+        """The last rung is step 27: half of the study has time for no more."""
+        best = trial(0, [1.0] * 30)
+        rest = [trial(n, [0.5 - n / 100] * 2, "paused") for n in range(1, 16)]
+        late = snapshot(best, *rest, left=left, slots=slots, speedup=ALONE)
+        plan = POLICY.plan(replace(late, started=late.deadline - 60))
+        assert {number for number in plan.orders if runs(plan, number)} == on
+
     def test_a_slow_leader_does_not_end_the_search(self) -> None:
         """It would need six minutes in the largest gang, and a new trial a minute and a half."""
         slow = replace(trial(0, [1.0] * 16), step_seconds=10.0)

@@ -18,7 +18,11 @@ from optuna_deadline.forecasting.regimes import (
     seconds_between,
     step_after,
 )
-from optuna_deadline.forecasting.throughput import SegmentPace, Throughputs
+from optuna_deadline.forecasting.throughput import (
+    PRIOR_EXPONENT_OF_CPUS,
+    SegmentPace,
+    Throughputs,
+)
 from optuna_deadline.history.series import measure
 from optuna_deadline.policies.api import Report, TrialView
 
@@ -84,6 +88,22 @@ def test_gangs_are_compared_within_one_regime() -> None:
     found.learn()
     assert found.speedup(2) == pytest.approx(1.8, rel=0.05)
     assert found.step_seconds[0] == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_gang_that_made_one_report_stays_measured_after_a_change() -> None:
+    """Its only report counts for neither size, but its segment lies within one regime."""
+    found = Throughputs(PRIOR_EXPONENT_OF_CPUS)
+    lengths = [(1, [2.5] * 4), (2, [3.0]), (1, [2.5] * 4 + [4.0] * 3)]
+    trained, step = 0.0, 0
+    for segment, (slots, epochs) in enumerate(lengths):
+        for seconds in epochs:
+            trained, step = trained + seconds, step + 1
+            found.take_report(0, step, trained, slots)
+        found.take(segment, SegmentPace(0, slots, len(epochs), sum(epochs)))
+        found.learn()
+        if segment:
+            assert found.speedup(2) == pytest.approx(2.5 / 3.0), "not worth a second try"
+    assert found.step_seconds[0] == pytest.approx(4.0), "of the regime that began last"
 
 
 def test_a_resize_is_no_change_of_regime() -> None:
@@ -177,13 +197,13 @@ def test_a_change_that_a_resize_hides_is_taken_from_the_others(resized: int) -> 
     """S(2) is 1.8: with the change in one regime, it would be 3.6."""
     found = Throughputs()
     for number in range(6):
-        trained = 0.0
+        seconds: dict[int, list[float]] = {1: [], 2: []}
         for step in range(1, 31):
             slots = 2 if number > 2 and step >= resized else 1
-            trained += (8.0 if step <= 12 else 4.0) / (1.8 if slots == 2 else 1.0)
-            found.take_report(number, step, trained, slots)
-        found.take(number, SegmentPace(number, 1, 20, 100.0))
-        found.take(number + 9, SegmentPace(number, 2, 20, 100.0))
+            seconds[slots].append((8.0 if step <= 12 else 4.0) / (1.8 if slots == 2 else 1.0))
+            found.take_report(number, step, sum(seconds[1]) + sum(seconds[2]), slots)
+        for slots, epochs in seconds.items():
+            found.take(number + 9 * slots, SegmentPace(number, slots, len(epochs), sum(epochs)))
     found.learn()
     assert found.speedup(2) == pytest.approx(1.8, rel=0.05)
 

@@ -10,6 +10,7 @@ from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapsh
 from optuna_deadline.policies.base import SlotCandidate, running_first
 
 TO_FIRST = "on its way to its first report"
+_AHEAD = "the furthest and best, beyond the last rung"
 _LEADS = "the furthest and best, late for the last rung"
 _WAITS = Pause("not among the best of its rung")
 _LATE = Pause("waits for a slot")
@@ -80,6 +81,7 @@ class Placement:
         """Serve trials in their turn, new trials, due ones, early ones, then all others.
 
         At the last moment at which it still reaches the last rung, the leader has its turn first.
+        Beyond it, the best one goes on first once no new trial could come as far.
         """
         pool, first = self._pool, self._goals[0]
         fresh = [trial for trial in opened if trial.alive and trial.step < first]
@@ -91,6 +93,9 @@ class Placement:
         others = len(queue.due) + len(queue.early) + len(queue.waiting)
         spare = 1 if single else pool.gang(max(1, others))
         self._hurry(queue.leading)
+        for claim in queue.waiting[:1]:
+            if not in_time_to_win and claim.trial.step >= self._last.step:
+                self._run(SlotCandidate(claim.trial, _AHEAD), 1)
         for trial in running_first(fresh):
             self._run(SlotCandidate(trial, TO_FIRST), 1)
         for claim in queue.due:
