@@ -20,7 +20,8 @@ from typing import NamedTuple
 #: So many reports in a row begin a regime if each deviates, to one side, by at least this factor
 #: and this multiple of the usual deviation from the pace of the regime.
 _IN_A_ROW, _LEAST, _DEVIATIONS = 3, math.log(1.2), 1.75
-_NEAR = 0.1  # of the steps before a change: trials that change so near to each other change alike
+#: Changes are near to each other within this share of the steps before, or of a segment.
+_NEAR = 0.1
 
 
 class Stretch(NamedTuple):
@@ -197,7 +198,13 @@ class TrialRegimes:
         self._latest.clear()
 
     def regime_within(self, start: float, end: float) -> dict[int, Stretch] | None:
-        """The regime of all training from one of its seconds to another; None if it changed."""
+        """The regime of the training between two of its seconds; None if it changed on the way.
+
+        A change in the first or last tenth does not count: a segment ends some steps after its
+        last report.
+        """
+        edge = _NEAR * (end - start)
+        start, end = start + edge, end - edge
         if any(start < seconds < end for seconds, _ in self._begun):
             return None
         return next((known for seconds, known in reversed(self._begun) if seconds <= start), None)

@@ -167,6 +167,7 @@ __all__ = [
     "is_available",
     "plot_allocation",
     "plot_budget",
+    "plot_comparison",
     "plot_forecast",
     "plot_rungs",
     "plot_utilization",

@@ -106,6 +106,21 @@ def test_a_gang_that_made_one_report_stays_measured_after_a_change() -> None:
     assert found.step_seconds[0] == pytest.approx(4.0), "of the regime that began last"
 
 
+def test_a_gang_belongs_to_the_regime_of_its_last_report() -> None:
+    """It has trained for a moment beyond that report, from which the next regime counts."""
+    found = Throughputs()
+    seconds = {1: [10.0, 10.0], 2: [6.0], 3: [4.0, 4.0]}
+    trained, step = 0.0, 0
+    for segment, epochs in seconds.items():
+        for each in epochs:
+            trained, step = trained + each, step + 1
+            found.take_report(0, step, trained, 2 if segment == 2 else 1, "aab"[segment - 1])
+        slots, steps = 2 if segment == 2 else 1, len(epochs) + 0.01
+        found.take(segment, SegmentPace(0, slots, steps, sum(epochs) + 0.05))
+    found.learn()
+    assert found.speedup(2) == pytest.approx(10 / 6, rel=0.05)
+
+
 def test_a_resize_is_no_change_of_regime() -> None:
     regimes = TrialRegimes()
     trained = 0.0
