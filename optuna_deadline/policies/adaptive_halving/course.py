@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,12 +43,12 @@ class Pool:
 
     def gang(self, trials: int) -> int:
         """Slots for each trial of a number of trials."""
-        fitting = [size for size in self.sizes if size * trials <= self.slots]
-        return fitting[-1] if fitting else self.sizes[0]
+        return self.sizes[max(0, bisect_right(self.sizes, self.slots // trials) - 1)]
 
     def kept(self, slots: int, free: int) -> int:
         """The largest useful gang within some slots and the free ones; 0 if there is none."""
-        return max((size for size in self.sizes if size <= min(slots, free)), default=0)
+        place = bisect_right(self.sizes, min(slots, free))
+        return self.sizes[place - 1] if place else 0
 
     def seconds(self, trials: int, steps: float) -> float:
         """The time in which some trials make all their steps together."""
