@@ -274,6 +274,12 @@ class TestPlan:
         plan = POLICY.plan(replace(late, started=late.deadline - 60))
         assert {number for number in plan.orders if runs(plan, number)} == on
 
+    def test_beyond_the_last_rung_the_last_one_has_the_slots_that_it_can_use(self) -> None:
+        rest = [trial(n, [0.0] * 2, "retired") for n in range(1, 9)]
+        late = snapshot(trial(0, [1.0] * 70), *rest, left=10.0, slots=4)
+        plan = AdaptiveHalving(n_trials=9).plan(replace(late, started=late.deadline - 30))
+        assert plan.orders[0].slots == 4  # type: ignore[union-attr]
+
     def test_a_slow_leader_does_not_end_the_search(self) -> None:
         """It would need six minutes in the largest gang, and a new trial a minute and a half."""
         slow = replace(trial(0, [1.0] * 16), step_seconds=10.0)

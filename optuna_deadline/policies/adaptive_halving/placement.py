@@ -95,7 +95,7 @@ class Placement:
         self._hurry(queue.leading)
         for claim in queue.waiting[:1]:
             if not in_time_to_win and claim.trial.step >= self._last.step:
-                self._run(SlotCandidate(claim.trial, _AHEAD), 1)
+                self._run(SlotCandidate(claim.trial, _AHEAD), spare)
         for trial in running_first(fresh):
             self._run(SlotCandidate(trial, TO_FIRST), 1)
         for claim in queue.due:
