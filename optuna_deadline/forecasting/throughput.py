@@ -216,21 +216,16 @@ class Throughputs:
         regimes = self._regimes[number]
         if not regimes.changes or any(pace.across for pace in segments.values()):
             return [segments.values()]
-        gangs: dict[int, list[SegmentPace]] = defaultdict(list)
-        start = 0.0
+        gangs, start = [], 0.0
         for _, pace in sorted(segments.items()):
             if pace.slots > 1:
-                gangs[id(regimes.regime_within(start, start + pace.seconds))].append(pace)
+                gangs.append((regimes.regime_within(start, start + pace.seconds), pace))
             start += pace.seconds
         found = []
-        for regime in regimes.stretches:
-            whole = gangs[id(regime)]
-            sizes = {pace.slots for pace in whole}
-            rest = [
-                SegmentPace(number, slots, *stretch)
-                for slots, stretch in regime.items()
-                if slots not in sizes
-            ]
+        for trained in regimes.stretches:
+            whole = [pace for regime, pace in gangs if regime is trained]
+            known = {pace.slots for pace in whole}
+            rest = [SegmentPace(number, k, *trained[k]) for k in trained.keys() - known]
             found.append([*whole, *rest])
         return found
 
