@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from optuna_deadline_torch.consensus import Consensus
 
 from optuna_deadline_lightning.packing import same
-from optuna_deadline_lightning.walk import Lost, Walk
+from optuna_deadline_lightning.walk import LIMITS, Lost, Walk
 
 _log = logging.getLogger(__name__)
 _MODULE = ".state_dict"  # ends the name of a module, whose values may be too large to keep twice
@@ -80,8 +80,10 @@ class PlainState:
         return [name for name in names if now.get(name) != self._built.get(name)]
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Restore :meth:`state`."""
+        """Restore :meth:`state`: at once what decides whether training goes on, the rest later."""
         self._saved = saved if any(saved.values()) else {}
+        for name in saved["all"].keys() & LIMITS:
+            self._walk().restore(name, saved["all"][name], self._trainer.strategy.root_device)
 
     def begin(self) -> bool:
         """Put saved values back; call when all hooks of the training's start have run.
@@ -208,6 +210,7 @@ def _structure(trainer: pl.Trainer) -> dict[str, Any]:
     first: dict[int, str] = {}
     for name, part in trainer.lightning_module.named_modules(remove_duplicate=False):
         found[f"the name {name}"] = first.setdefault(id(part), name)  # of one with several names
+        found[f"the class of {name}"] = type(part)
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     grows = any(isinstance(one, BaseFinetuning) for one in callbacks)
     averages = any(isinstance(one, StochasticWeightAveraging) for one in callbacks)

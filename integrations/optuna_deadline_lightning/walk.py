@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from types import FunctionType
+from itertools import islice
+from types import FunctionType, MethodType
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from optuna_deadline_torch.data_digest import is_installed
+from optuna_deadline_torch.data_digest import data_digest
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Sampler
+from torch.utils.data import ConcatDataset, Sampler, Subset, TensorDataset
 from torchmetrics import Metric
 
 from optuna_deadline_lightning.packing import Unpackable, address, packed, put, unpacked
+from optuna_deadline_lightning.user_code import (
+    CALLABLES,
+    UserCode,
+    is_of_any_library,
+    is_of_library,
+)
 
-_LIBRARIES = {
-    "builtins", "itertools", "lightning", "numpy", "optuna", "optuna_deadline",
-    "optuna_deadline_lightning", "optuna_deadline_torch", "pytorch_lightning", "torch",
-    "torchmetrics",
-}  # fmt: skip
 #: Of a trainer, which training may change.
 _SETTINGS = {
     "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_val",
     "limit_train_batches", "limit_val_batches",
 }  # fmt: skip
+#: Of a module or a parameter: functions that are called in its passes.
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_post_accumulate_grad_hooks",
+)  # fmt: skip
 _AT = "at"  # the path of an object that the walk has already found
 _CONTAINERS = (list, tuple, dict, set, deque)
-_VARIABLES = (bool, int, float, str, torch.Tensor, *_CONTAINERS)  # of classes and modules
+LIMITS = "trainer.max_epochs", "trainer.max_steps"
+_OF_TORCH = (ConcatDataset, Subset, TensorDataset)
+_VARIABLES = (
+    bool,
+    int,
+    float,
+    str,
+    torch.Tensor,
+    np.ndarray,
+    *_CONTAINERS,
+)  # of classes and modules
 _UPDATES = "_update_count"  # of a metric
-_DEEP, _LONG = 10, 1000  # objects within objects, items of a container
+_DEEP, _NEAR = 10, 8  # objects within objects; where those within a function begin
+_LONG, _FEW = 1000, 64  # items of a container, of one in data
 _MODULE_BYTES, _BUFFER_BYTES, _DATA_BYTES = 2**30, 2**20, 2**16
 
 
@@ -88,28 +108,41 @@ class Walk:
 
     Attributes:
         places: The values.
-        holders: The attributes of each object by its name.
+        holders: By the name of an object, class or file, what sets an attribute there.
     """
 
     def __init__(self, trainer: pl.Trainer | None, loaders: Sequence[Any] = ()) -> None:
         self.places: dict[str, Place] = {}
         self._data = False  # whether it looks at loaders
-        self.holders: dict[str, dict[str, Any]] = {}
+        self.holders: dict[str, Callable[[str, Any], None]] = {}
         self._elsewhere: set[int] = set()  # the addresses of what Lightning's checkpoints hold
         self._seen: set[int] = set()
         self._paths: dict[int, str] = {}  # of objects of the user's own
         self._objects: dict[str, Any] = {}
+        self._users = UserCode(
+            getattr(trainer, "lightning_module", 0), getattr(trainer, "datamodule", 0)
+        )
+        self._code: list[FunctionType] = []  # whose global variables are still to be added
         if trainer is not None:
             self._training(trainer)
         self._loaders(loaders)
+        if trainer is not None:
+            self._globals()
 
     def _training(self, trainer: pl.Trainer) -> None:
         module = trainer.lightning_module
         self._elsewhere = {address(one) for one in (*module.parameters(), *module.buffers())} - {0}
-        self._seen = {id(trainer), *map(id, module.modules())}
+        self._seen = {id(trainer), *map(id, module.modules()), *map(id, trainer.optimizers)}
         for name, parameter in module.named_parameters():
             node, trains = parameter.requires_grad, partial(setattr, parameter, "requires_grad")
             self.places[f"{name}.requires_grad"] = Place(node, node, trains)
+            self._hooks(name, parameter)
+        loop = trainer.fit_loop.epoch_loop
+        for name, owner in zip(LIMITS, (trainer.fit_loop, loop), strict=True):
+            attribute = name.rpartition(".")[2]
+            node, set_limit = getattr(owner, attribute), partial(setattr, owner, attribute)
+            self.places[name] = Place(node, node, set_limit)
+        modes = loop.val_loop._module_mode.mode if trainer.evaluating else {}
         buffers = dict(module.named_buffers())
         kept = module.state_dict() if buffers else {}
         for name, buffer in buffers.items():
@@ -118,16 +151,19 @@ class Walk:
                 node = self._packed(buffer, _BUFFER_BYTES)
                 self.places[name] = Place(node, None, partial(_fill, buffer))
         for path, part in module.named_modules():
+            node = modes.get(path, part.training)
+            self.places[f"{path}.training"] = Place(node, node, partial(setattr, part, "training"))
+            self._hooks(path, part)
             if not isinstance(part, Metric):
                 self._attributes(path, part, _OF_MODULES, saves=_saves(module))
         users: dict[str, Any] = {"": module, "datamodule": trainer.datamodule}  # type: ignore[attr-defined]
         for place, one in enumerate(trainer.callbacks):  # type: ignore[attr-defined]
             users[f"{type(one).__qualname__} {place}"] = one
         for path, one in users.items():
-            if one is not None and not _of_a_library(type(one)):
+            if one is not None and not is_of_library(type(one)):
                 if one is not module:
                     self._attributes(path, one, _OF_DATA, saves=_saves(one))
-                self._variables(one)
+                self._class(type(one))
             elif one is not None:  # it may hold the user's functions
                 for name, value in vars(one).items():
                     if isinstance(value, FunctionType):
@@ -152,7 +188,7 @@ class Walk:
         if (place := self.places.get(name)) is not None:
             place.restore(value if known else put(value, place.held))
         elif path in self.holders:
-            self.holders[path][attribute] = value
+            self.holders[path](attribute, value)
 
     def _attributes(
         self,
@@ -170,8 +206,10 @@ class Walk:
         self._seen.add(id(holder))
         self._paths.setdefault(id(holder), path)
         self._objects.setdefault(path, holder)
+        self._class(type(holder))
         private = type(holder).__module__.partition(".")[0] in ("lightning", "torch")
-        held = self.holders[path] = getattr(holder, "__dict__", {})
+        held = getattr(holder, "__dict__", {})
+        self.holders[path] = held.__setitem__
         for name in _slots(holder):
             self._value(
                 f"{path}.{name}",
@@ -202,33 +240,34 @@ class Walk:
                 if isinstance(one, ElasticBatchSampler):
                     sampler = getattr(one.batches, "sampler", None)
                     parts += [(key, one.batches), (f"{key}.sampler", sampler)]
-                elif isinstance(one, FunctionType):
-                    self._inside(key, one)
+                elif isinstance(one, CALLABLES):
+                    self._called(key, one, 0)
                 elif one is not None and id(one) not in self._seen:
-                    if isinstance(one, Sampler) or not _is_installed(type(one)):
+                    if isinstance(one, (Sampler, *_OF_TORCH)) or not is_of_any_library(type(one)):
                         self._attributes(key, one)
                     within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
                     parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
 
     def _inside(self, key: str, function: FunctionType) -> None:
         """Add what a function keeps: variables around it, changeable defaults, attributes."""
-        if id(function) in self._seen or _of_a_library(function):
+        if id(function) in self._seen or is_of_library(function):
             return
         self._seen.add(id(function))
+        self._code.append(function)
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             with suppress(ValueError):  # it has no value yet
                 put_back = partial(setattr, cell, "cell_contents")
-                self._value(f"{key}.{name}", cell.cell_contents, put_back, _DEEP)
+                self._value(f"{key}.{name}", cell.cell_contents, put_back, _NEAR)
         for place, default in enumerate(function.__defaults__ or ()):
             if type(default) in _CONTAINERS:
-                self._value(f"{key}({place})", default, lambda _: None, _DEEP)
+                self._value(f"{key}({place})", default, _nothing, _DEEP)
         self._attributes(key, function, depth=_DEEP)
 
-    def _metrics(self, key: str, module: nn.Module) -> None:
-        """Add the states of metrics in a module outside the trained one."""
-        for name, one in module.named_modules():
+    def _metrics(self, key: str, parts: Mapping[str, nn.Module]) -> None:
+        """Add the states of metrics among the parts of a module outside the trained one."""
+        for name, one in parts.items():
             if isinstance(one, Metric) and id(one) not in self._seen:
                 self._seen.add(id(one))
                 states = {state: getattr(one, state) for state in one._defaults}
@@ -236,23 +275,44 @@ class Walk:
                 place = Place(self._packed(states), None, vars(one).update)
                 self.places[f"{key}.{name}" if name else key] = place
 
-    def _variables(self, holder: Any) -> None:
-        """Add the variables of an object's class, and those of its module that methods name."""
-        for owner in type(holder).__mro__:
-            if _of_a_library(owner):
-                continue
-            functions = [one for one in vars(owner).values() if isinstance(one, FunctionType)]
-            outside: dict[str, Any] = functions[0].__globals__ if functions else {}
-            names = {name for one in functions for name in one.__code__.co_names}
-            found = [(name, outside, outside.__setitem__) for name in names & outside.keys()]
-            own = vars(owner)
-            found += [(name, own, partial(setattr, owner)) for name in own if name[:2] != "__"]  # type: ignore[misc]
-            for name, held, restore in found:
-                key = f"variable {owner.__qualname__ + '.' if held is own else ''}{name}"
-                if isinstance(held[name], FunctionType):
-                    self._inside(key, held[name])
-                elif type(held[name]) in _VARIABLES or isinstance(held[name], Enum):
-                    self._value(key, held[name], partial(restore, name), _DEEP)
+    def _hooks(self, key: str, one: nn.Module | torch.Tensor) -> None:
+        for kind in _HOOKS:
+            for place, hook in enumerate((getattr(one, kind, None) or {}).values()):
+                self._value(f"{key}.{kind}[{place}]", hook, _nothing, 0)
+
+    def _class(self, kind: type) -> None:
+        """Add the variables of a user's class, and what its methods keep."""
+        for owner in kind.__mro__:
+            if id(owner) not in self._seen and self._users.has(owner):
+                self._seen.add(id(owner))
+                path = f"variable {owner.__module__}.{owner.__qualname__}"
+                self.holders[path] = partial(setattr, owner)
+                for name, value in list(vars(owner).items()):
+                    inner = getattr(value, "fget", getattr(value, "__func__", value))
+                    self._variable(path, name, inner)
+
+    def _globals(self) -> None:
+        """Add the global variables that the user's functions name, and functions named there."""
+        while self._code:
+            for held, name in self._users.variables(self._code.pop()):
+                path = f"variable {held['__name__']}"
+                self.holders[path] = held.__setitem__
+                self._variable(path, name, held[name])
+
+    def _variable(self, path: str, name: str, value: Any) -> None:
+        key, restore = f"{path}.{name}", partial(self.holders[path], name)
+        if isinstance(value, CALLABLES):
+            if not isinstance(value, FunctionType) or self._users.has(value):
+                self._called(key, value, _NEAR)
+        elif isinstance(value, type):
+            self._class(value)
+        elif type(value) in _VARIABLES or isinstance(value, Enum):
+            if name[:2] != "__":
+                self._value(key, value, restore, _DEEP)
+        elif self._users.has(type(value)) and not isinstance(value, nn.Module):
+            before, self._data = self._data, True  # it may be as large as data
+            self._value(key, value, restore, 0)
+            self._data = before
 
     def _value(
         self,
@@ -264,13 +324,19 @@ class Walk:
         saves: bool = False,
     ) -> None:
         plain = self._packed(value)
-        if isinstance(value, (LRScheduler, nn.Module)):  # which Lightning may not know
-            if isinstance(value, nn.Module):
-                self._metrics(key, value)
+        if isinstance(value, (LRScheduler, nn.Module, Optimizer)):  # which Lightning may not know
+            parts = dict(value.named_modules()) if isinstance(value, nn.Module) else {}
+            self._metrics(key, parts)
             if id(value) not in self._seen and not isinstance(value, pl.LightningModule):
                 self._seen.add(id(value))
                 plain = self._packed(dict(value.state_dict()), _MODULE_BYTES)
-                self.places[f"{key}.state_dict"] = Place(plain, None, value.load_state_dict)
+                load: Callable[[Any], Any] = value.load_state_dict
+                if isinstance(value, Optimizer):
+                    load = partial(_load_in_place, value)
+                self.places[f"{key}.state_dict"] = Place(plain, None, load)
+                for name, part in parts.items():
+                    if part is value or id(part) not in self._seen:
+                        self._attributes(f"{key}.{name}", part, _OF_MODULES, depth=_DEEP)
         elif not isinstance(plain, Lost):
             self.places[key] = Place(plain, value, restore)
         elif type(value) in _CONTAINERS:
@@ -281,7 +347,10 @@ class Walk:
         elif isinstance(value, torch.Tensor):
             if address(value) not in self._elsewhere and not saves:
                 self.places[key] = Place(plain, value, restore)
-        elif isinstance(value, Iterator) and _of_a_library(type(value)):
+        elif isinstance(value, CALLABLES) and id(value) not in self._paths:
+            self.places[key] = Place(plain, value, restore)
+            self._called(key, value, depth)
+        elif isinstance(value, Iterator) and is_of_library(type(value)):
             shown = repr(value)  # has the state of a count, and only the address of a generator
             moved: Any = object() if " at 0x" in shown else shown
             self.places[key] = Place(Lost(moved), value, restore)
@@ -289,7 +358,7 @@ class Walk:
             depth < _DEEP
             and id(value) not in self._seen
             and not isinstance(value, (type, Enum))
-            and not (_is_installed if self._data else _of_a_library)(type(value))
+            and not (is_of_any_library if self._data else is_of_library)(type(value))
             and (hasattr(value, "__dict__") or _slots(value))
         ):
             self.places[key] = Place(Lost(type(value)), value, restore)
@@ -298,15 +367,27 @@ class Walk:
             self.places[key] = Place([_AT, self._paths[id(value)]], value, restore)
         else:
             self.places[key] = Place(plain, value, restore)
-            if isinstance(value, FunctionType):
-                self._inside(key, value)
+
+    def _called(self, key: str, value: Any, depth: int) -> None:
+        """Add what a function keeps, and what it was bound to."""
+        bound: list[tuple[Any, Any]] = []
+        if isinstance(value, FunctionType):
+            self._inside(key, value)
+        elif isinstance(value, MethodType):
+            bound = [("self", value.__self__)] if self._users.has(type(value.__self__)) else []
+        else:
+            bound = [("func", value.func), *enumerate(value.args), *value.keywords.items()]
+        for name, one in bound:  # restored in place
+            self._value(f"{key}({name})", one, _nothing, depth + 1)
 
     def _items(self, key: str, value: Any, depth: int) -> None:
-        if len(value) > _LONG or isinstance(value, set) or self._data:
+        if len(value) > (_FEW if self._data else _LONG) or isinstance(value, set):
             return  # samples may be many objects
         for name, one in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
-            if hasattr(one, "__dict__"):  # restored in place
-                self._value(f"{key}[{name!r}]", one, lambda _: None, depth + 1)
+            if hasattr(one, "__dict__"):
+                tensor = partial(_fill, one) if isinstance(one, torch.Tensor) else _nothing
+                restore = tensor if type(value) is tuple else partial(value.__setitem__, name)
+                self._value(f"{key}[{name!r}]", one, restore, depth + 1)
 
     def _packed(self, value: Any, most: int | None = None) -> Any:
         try:
@@ -315,7 +396,7 @@ class Walk:
             if isinstance(value, torch.Tensor):
                 return Lost((0 if self._data else id(value), value._version))
             if type(value) in _CONTAINERS:
-                return Lost(len(value))
+                return Lost(_shown(value))
             return Lost(held=None if self._data else value)
 
 
@@ -345,13 +426,23 @@ def _declared(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if name[:2] != "__")
 
 
-def _of_a_library(kind: type | FunctionType) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES
+def _shown(value: Any) -> Any:
+    """What shows that a large container has changed: its length, numbers, versions of tensors."""
+    versions = [one._version for one in islice(value, _LONG) if isinstance(one, torch.Tensor)]
+    return len(value), data_digest(value, 0), versions
 
 
-def _is_installed(kind: type) -> bool:
-    """Whether it is no code of the user's, such as a table or an image that is data."""
-    return _of_a_library(kind) or is_installed(kind)
+def _load_in_place(optimizer: Optimizer, state: Any) -> None:
+    """Restore an optimizer whose groups another one may share."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        group.update({name: one for name, one in saved.items() if name != "params"})
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    for place, one in state["state"].items():
+        optimizer.state[parameters[place]] = one
+
+
+def _nothing(value: Any) -> None:
+    """Replace nothing: the value was restored in place."""
 
 
 _OF_MODULES = frozenset(vars(pl.LightningModule()))

@@ -20,16 +20,21 @@ _ALL = 20_000  # facts in all: lists of lists of lists have more items than can 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
-def data_digest(data: Any) -> str:
-    """The digest of a dataset, in 16 hexadecimal digits."""
+def data_digest(data: Any, depth: int = _DEEP) -> str:
+    """The digest of a dataset, in 16 hexadecimal digits.
+
+    Args:
+        data: The dataset.
+        depth: How deep objects within objects are looked at.
+    """
     digest = hashlib.blake2b(digest_size=8)
-    _Digesting(digest).add(data, _DEEP)
+    _Digesting(digest).add(data, depth)
     return digest.hexdigest()
 
 
-def is_installed(kind: type) -> bool:
-    """Whether a class is of an installed library, and not of the user's own code."""
-    root = sys.modules.get(kind.__module__.partition(".")[0])
+def is_installed(module: str) -> bool:
+    """Whether a module, by its name, is of an installed library and not the user's own."""
+    root = sys.modules.get(module.partition(".")[0])
     return "-packages" in (getattr(root, "__file__", None) or "")
 
 
@@ -76,7 +81,8 @@ class _Digesting:
 
 
 def _is_data(kind: type) -> bool:
-    return kind is dict or kind.__module__.startswith("torch.utils.data") or not is_installed(kind)
+    module = kind.__module__
+    return kind is dict or module.startswith("torch.utils.data") or not is_installed(module)
 
 
 def _some(count: int) -> list[int]:

@@ -137,6 +137,8 @@ def slot(rank: int, ranks: int, module: pl.LightningModule) -> PlainState:
             lr_scheduler_configs=[],
             datamodule=None,
             train_dataloader=None,
+            evaluating=False,
+            fit_loop=SimpleNamespace(max_epochs=1, epoch_loop=SimpleNamespace(max_steps=-1)),
         ),
         lambda topic: rank == 0 and topic not in told and not told.add(topic),  # type: ignore[func-returns-value]
     )

@@ -1,0 +1,77 @@
+"""Whose code a class or a function is, and what its code names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from optuna_deadline_torch.data_digest import is_installed
+
+_LIBRARIES = {
+    "builtins", "itertools", "lightning", "numpy", "optuna", "optuna_deadline",
+    "optuna_deadline_lightning", "optuna_deadline_torch", "pytorch_lightning", "torch",
+    "torchmetrics",
+}  # fmt: skip
+
+CALLABLES = (FunctionType, MethodType, partial)  # which keep something beside their code
+
+
+def is_of_library(kind: type | FunctionType) -> bool:
+    """Whether a class or a function is of a library whose state has its own place."""
+    return _root(kind.__module__) in _LIBRARIES
+
+
+def is_of_any_library(kind: type) -> bool:
+    """Whether a class is no code of the user's, such as a table or an image that is data."""
+    return is_of_library(kind) or is_installed(kind.__module__)
+
+
+class UserCode:
+    """Tells the user's own code from that of libraries.
+
+    Args:
+        *users: Objects whose classes are the user's, though a package with them may be installed.
+    """
+
+    def __init__(self, *users: Any) -> None:
+        self._roots = {_root(type(one).__module__) for one in users} - _LIBRARIES
+
+    def has(self, one: type | FunctionType | ModuleType) -> bool:
+        """Whether a class, a function or a module is the user's."""
+        return self._has(one.__name__ if isinstance(one, ModuleType) else one.__module__)
+
+    def _has(self, module: str | None) -> bool:
+        root = _root(module or "builtins")
+        known = root in _LIBRARIES or root in sys.stdlib_module_names
+        return root in self._roots or not (known or is_installed(root))
+
+    def variables(self, function: FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
+        """The global variables that a function names: each by its file's, and its name there."""
+        names, outside = _names(function.__code__), function.__globals__
+        left, seen = [outside], {id(outside)}
+        while left:
+            held = left.pop()
+            if not self._has(held.get("__name__")):
+                continue
+            for name in names & held.keys():
+                value = held[name]
+                if not isinstance(value, ModuleType):
+                    yield held, name
+                elif id(vars(value)) not in seen:
+                    seen.add(id(vars(value)))
+                    left.append(vars(value))
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@lru_cache(maxsize=10_000)
+def _names(code: CodeType) -> frozenset[str]:
+    """The names in a function's code, that of inner functions included."""
+    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    names = frozenset(code.co_names).union(*inner)
+    return frozenset(name for name in names if name[:2] != "__")
