@@ -96,16 +96,17 @@ class Rounds:
         """The rounds that are left."""
         return self.rounds - self.done
 
-    def after(self, number: int, value: Callable[[], float] | None) -> Move:
+    def after(self, number: int, value: Callable[[], float] | None, *, ends: bool = False) -> Move:
         """Report after a round, and decide what follows.
 
         Args:
             number: The number of the round, from 1 over all segments.
             value: Returns its value; None if it has none.
+            ends: Whether the training has been ended here by something else.
         """
         if number > self.rounds:  # of a framework that trains at least one
             return Move(stop=True)
-        self._round, last = number, number == self.rounds
+        self._round, last = number, ends or number == self.rounds
         self._segment.progress(number)
         if number % self._every and not last:
             value = None

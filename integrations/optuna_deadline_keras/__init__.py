@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import keras
 import numpy as np
 
+from optuna_deadline.plain_attributes import PlainAttributes
 from optuna_deadline.plain_data import random_state, read_plain, set_random_state, write_plain
 from optuna_deadline.rounds import Rounds, metric
 
 __all__ = ["DeadlineCallback"]
 
 _MODEL, _RANDOM = "model.weights.h5", "random"  # in a checkpoint
+_OF_KERAS = {"_model", "model", "params", "validation_data"}  # which Keras sets in each callback
 
 
 class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -23,12 +26,13 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Under ``study.optimize`` it prunes, and ends the training when there is no time for another
     report. Under an elastic worker the trial also pauses and resumes between any two epochs, on
-    one slot, with its weights, optimizer and random numbers. A checkpoint is a folder with the
+    one slot, with its weights, optimizer, random numbers, and what other callbacks count in plain
+    attributes, such as the patience of ``EarlyStopping``. A checkpoint is a folder with the
     weights as ``model.weights.h5``.
 
-    Pass it as the last callback, so that the others have changed the model before it is saved.
-    What other callbacks count, such as the patience of ``EarlyStopping``, begins anew after a
-    pause, and so does the data: a generator, or an epoch of fewer steps than the data has.
+    Pass it as the last callback, so that the others have begun, and have changed the model before
+    it is saved. Data begins anew after a pause: a generator, or an epoch of fewer steps than the
+    data has.
 
     Args:
         trial: The trial that the objective was called with.
@@ -56,6 +60,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.monitor = monitor
         self._rounds = Rounds(trial, epochs, save_every=save_every)
         self._validating_since = 0.0
+        self._others = PlainAttributes(())
 
     @property
     def initial_epoch(self) -> int:
@@ -63,7 +68,10 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         return self._rounds.done
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore the model, once it is built and compiled; called by Keras."""
+        """Restore the built model and the other callbacks; called by Keras."""
+        caller = sys._getframe(1).f_locals.get("self")  # no callback knows the others
+        others = caller.callbacks if isinstance(caller, keras.callbacks.CallbackList) else ()
+        self._others = PlainAttributes([one for one in others if one is not self], _OF_KERAS)
         folder = self._rounds.folder
         if folder is None:
             return
@@ -75,6 +83,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         for variable, trains in zip(self.model.variables, kept["trainable"], strict=True):
             variable.trainable = trains
         set_random_state(kept["random"])
+        self._others.restore(kept["callbacks"])
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Note the time; called by Keras."""
@@ -90,7 +99,8 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         is_validated = any(name.startswith("val_") for name in found)
         value = partial(metric, found, self.monitor)
         unseen = self.monitor.startswith("val_") and not is_validated  # with a `validation_freq`
-        move = self._rounds.after(epoch + 1, None if unseen else value)
+        ended = bool(self.model.stop_training)  # as by an early stop
+        move = self._rounds.after(epoch + 1, None if unseen else value, ends=ended)
         if self._rounds.obey(move, self._write):
             self.model.stop_training = True
 
@@ -111,4 +121,4 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         seeds = [keras.ops.convert_to_numpy(one).tolist() for one in self._seeds()]
         trainable = [bool(one.trainable) for one in self.model.variables]
         kept = {"seeds": seeds, "trainable": trainable, "random": random_state()}
-        write_plain(kept, folder / _RANDOM)
+        write_plain({**kept, "callbacks": self._others.changed()}, folder / _RANDOM)

@@ -20,6 +20,7 @@ from optuna_deadline_torch.sample_order import fingerprints, refuse_another_orde
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
+from optuna_deadline_torch.states import restore_kinds
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
 from optuna_deadline.directives import Kind
@@ -112,6 +113,7 @@ class ElasticFit:
         self._position = (0, 0)
         self._base_batch = 0  # of the position, if steps are longer than a batch
         self._order: dict[str, Any] | None = None  # fingerprints before the checkpoint
+        self._optimizers: Sequence[Any] = ()  # their states in the checkpoint
         self._metrics: dict[str, torch.Tensor] = {}
         self._results: dict[str, Any] = {}
         self._gradients: dict[str, torch.Tensor] = {}
@@ -195,9 +197,11 @@ class ElasticFit:
         self._stepped = trainer.global_step
         mid_epoch.watch(trainer)
         mid_epoch.put_back(trainer, self._gradients)
+        for optimizer, saved in zip(trainer.optimizers, self._optimizers, strict=False):
+            restore_kinds(optimizer, saved)
         results.restore(trainer, self._results)
         self.requests.resume()
-        self._gradients, self._results = {}, {}
+        self._gradients, self._results, self._optimizers = {}, {}, ()
         self.controller.start()
         if self.scaled is not None:
             self.scaled.start(trainer, self.controller.consensus)
@@ -331,6 +335,7 @@ class ElasticFit:
             state: The state.
             optimizers: The states of the optimizers in the same checkpoint.
         """
+        self._optimizers = optimizers
         if self.trained is not None:
             self.trained.optimizers = optimizers
         epoch, batch = state["position"]

@@ -133,6 +133,7 @@ class Trained:
         """Undo what has changed them since."""
         for optimizer, state in zip(self._trainer.optimizers, self.optimizers, strict=False):
             optimizer.load_state_dict(state)
+            states.restore_kinds(optimizer, state)
         with torch.no_grad():
             for name, tensor in self._trainer.lightning_module.state_dict().items():
                 before = self._weights.get(name)

@@ -29,6 +29,13 @@ def is_of_any_library(kind: type) -> bool:
     return is_of_library(kind) or is_installed(kind.__module__)
 
 
+def unwrapped(value: Any) -> Any:
+    """The function of a property, a static or a class method; anything else as it is."""
+    if isinstance(value, property):
+        return value.fget
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+
+
 class UserCode:
     """Tells the user's own code from that of libraries.
 

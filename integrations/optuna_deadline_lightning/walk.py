@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch.data_digest import data_digest
 from optuna_deadline_torch.sampler import ElasticBatchSampler
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import ConcatDataset, Sampler, Subset, TensorDataset
@@ -32,6 +33,7 @@ from optuna_deadline_lightning.user_code import (
     UserCode,
     is_of_any_library,
     is_of_library,
+    unwrapped,
 )
 
 #: Of a trainer, which training may change.
@@ -39,24 +41,16 @@ _SETTINGS = {
     "accumulate_grad_batches", "check_val_every_n_epoch", "gradient_clip_val",
     "limit_train_batches", "limit_val_batches",
 }  # fmt: skip
-#: Of a module or a parameter: functions that are called in its passes.
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "_post_accumulate_grad_hooks",
-)  # fmt: skip
+#: The functions that are called in the passes of a module and of a parameter.
+_OF_PASSES = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+_OF_GRADIENTS = "_backward_hooks", "_post_accumulate_grad_hooks"
 _AT = "at"  # the path of an object that the walk has already found
 _CONTAINERS = (list, tuple, dict, set, deque)
 LIMITS = "trainer.max_epochs", "trainer.max_steps"
+_STATEFUL = (GradScaler, LRScheduler, Optimizer, nn.Module)
 _OF_TORCH = (ConcatDataset, Subset, TensorDataset)
-_VARIABLES = (
-    bool,
-    int,
-    float,
-    str,
-    torch.Tensor,
-    np.ndarray,
-    *_CONTAINERS,
-)  # of classes and modules
+#: Of classes and files.
+_VARIABLES = (bool, int, float, str, torch.Tensor, np.ndarray, *_CONTAINERS)
 _UPDATES = "_update_count"  # of a metric
 _DEEP, _NEAR = 10, 8  # objects within objects; where those within a function begin
 _LONG, _FEW = 1000, 64  # items of a container, of one in data
@@ -136,7 +130,7 @@ class Walk:
         for name, parameter in module.named_parameters():
             node, trains = parameter.requires_grad, partial(setattr, parameter, "requires_grad")
             self.places[f"{name}.requires_grad"] = Place(node, node, trains)
-            self._hooks(name, parameter)
+            self._hooks(name, parameter, _OF_GRADIENTS)
         loop = trainer.fit_loop.epoch_loop
         for name, owner in zip(LIMITS, (trainer.fit_loop, loop), strict=True):
             attribute = name.rpartition(".")[2]
@@ -153,7 +147,7 @@ class Walk:
         for path, part in module.named_modules():
             node = modes.get(path, part.training)
             self.places[f"{path}.training"] = Place(node, node, partial(setattr, part, "training"))
-            self._hooks(path, part)
+            self._hooks(path, part, _OF_PASSES)
             if not isinstance(part, Metric):
                 self._attributes(path, part, _OF_MODULES, saves=_saves(module))
         users: dict[str, Any] = {"": module, "datamodule": trainer.datamodule}  # type: ignore[attr-defined]
@@ -243,7 +237,7 @@ class Walk:
                 elif isinstance(one, CALLABLES):
                     self._called(key, one, 0)
                 elif one is not None and id(one) not in self._seen:
-                    if isinstance(one, (Sampler, *_OF_TORCH)) or not is_of_any_library(type(one)):
+                    if isinstance(one, Sampler) or self._has_attributes(one):
                         self._attributes(key, one)
                     within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
                     parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
@@ -275,8 +269,8 @@ class Walk:
                 place = Place(self._packed(states), None, vars(one).update)
                 self.places[f"{key}.{name}" if name else key] = place
 
-    def _hooks(self, key: str, one: nn.Module | torch.Tensor) -> None:
-        for kind in _HOOKS:
+    def _hooks(self, key: str, one: nn.Module | torch.Tensor, kinds: Sequence[str]) -> None:
+        for kind in kinds:
             for place, hook in enumerate((getattr(one, kind, None) or {}).values()):
                 self._value(f"{key}.{kind}[{place}]", hook, _nothing, 0)
 
@@ -288,8 +282,7 @@ class Walk:
                 path = f"variable {owner.__module__}.{owner.__qualname__}"
                 self.holders[path] = partial(setattr, owner)
                 for name, value in list(vars(owner).items()):
-                    inner = getattr(value, "fget", getattr(value, "__func__", value))
-                    self._variable(path, name, inner)
+                    self._variable(path, name, unwrapped(value))
 
     def _globals(self) -> None:
         """Add the global variables that the user's functions name, and functions named there."""
@@ -324,7 +317,7 @@ class Walk:
         saves: bool = False,
     ) -> None:
         plain = self._packed(value)
-        if isinstance(value, (LRScheduler, nn.Module, Optimizer)):  # which Lightning may not know
+        if isinstance(value, _STATEFUL):  # which Lightning may not know
             parts = dict(value.named_modules()) if isinstance(value, nn.Module) else {}
             self._metrics(key, parts)
             if id(value) not in self._seen and not isinstance(value, pl.LightningModule):
@@ -358,7 +351,7 @@ class Walk:
             depth < _DEEP
             and id(value) not in self._seen
             and not isinstance(value, (type, Enum))
-            and not (is_of_any_library if self._data else is_of_library)(type(value))
+            and self._has_attributes(value)
             and (hasattr(value, "__dict__") or _slots(value))
         ):
             self.places[key] = Place(Lost(type(value)), value, restore)
@@ -367,6 +360,11 @@ class Walk:
             self.places[key] = Place([_AT, self._paths[id(value)]], value, restore)
         else:
             self.places[key] = Place(plain, value, restore)
+
+    def _has_attributes(self, value: Any) -> bool:
+        """Whether to look at the attributes of an object."""
+        known = is_of_any_library if self._data else is_of_library
+        return isinstance(value, _OF_TORCH) or not known(type(value))
 
     def _called(self, key: str, value: Any, depth: int) -> None:
         """Add what a function keeps, and what it was bound to."""

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import optuna
@@ -108,14 +108,24 @@ def run_rank(
 def _run_objective(objective: Objective, trial: RankTrial) -> End:
     """How the objective ended."""
     try:
-        value = objective(trial)
-        return Returned(None if value is None else float(value))
+        return Returned(_only_value(objective(trial)))
     except SegmentEnd:
         return Left()
     except optuna.TrialPruned:
         return Pruned()
     except BaseException as error:
         return _raised(error)
+
+
+def _only_value(returned: Any) -> float | None:
+    """The value of an objective, which may be in a list or a tuple, as in Optuna."""
+    if isinstance(returned, Sequence) and not isinstance(returned, (str, bytes)):
+        if len(returned) != 1:
+            raise ValueError(
+                f"The objective returned {len(returned)} values, and the study has one direction."
+            )
+        returned = returned[0]
+    return None if returned is None else float(returned)
 
 
 def seed_by_trial(number: int) -> None:

@@ -297,6 +297,7 @@ class RankTrial(BaseTrial):
         self, name: str, choices: Sequence[CategoricalChoiceType]
     ) -> CategoricalChoiceType:
         """As in Optuna."""
+        choices = tuple(choices)  # of a range or a set, too
         chosen = self._link.request("suggest_categorical", name, choices)
         restored: CategoricalChoiceType = restored_choice(choices, chosen, name)
         return restored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -94,7 +95,11 @@ def catboost(trial: Any, **options: Any) -> tuple[np.ndarray, float]:
 
 
 def keras(
-    trial: Any, freeze_at: int | None = None, validation_freq: int = 1, **options: Any
+    trial: Any,
+    freeze_at: int | None = None,
+    validation_freq: int = 1,
+    others: Callable[[Any], list[Any]] = lambda _: [],
+    **options: Any,
 ) -> tuple[np.ndarray, float]:
     import keras
     from optuna_deadline_keras import DeadlineCallback
@@ -118,7 +123,9 @@ def keras(
     model.fit(
         x / 16, y, epochs=ROUNDS, initial_epoch=deadline.initial_epoch, verbose=0,
         validation_data=(xv / 16, yv), validation_freq=validation_freq,
-        callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=freeze), deadline],
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_epoch_begin=freeze), *others(keras), deadline
+        ],
     )  # fmt: skip
     return model.predict(xv / 16, verbose=0), deadline.result()
 

@@ -89,6 +89,30 @@ def test_a_model_of_keras_may_freeze_layers_and_validate_seldom(tmp_path: Path) 
     assert reported == reports and list(reports) == list(range(2, ROUNDS + 1, 2))
 
 
+@pytest.mark.slow
+def test_what_other_callbacks_of_keras_count_goes_on(tmp_path: Path) -> None:
+    def others(keras: Any) -> list[Any]:
+        class Slower(keras.callbacks.Callback):  # type: ignore[misc]
+            epochs = 0
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                self.epochs += 1
+                self.model.optimizer.learning_rate = 0.1 / self.epochs
+
+        early = {"monitor": "val_loss", "min_delta": 0.05, "patience": 4}
+        found = keras.callbacks.EarlyStopping(**early, restore_best_weights=True)
+        slower = keras.callbacks.ReduceLROnPlateau(patience=2, min_delta=0.05)
+        return [Slower(), slower, found]
+
+    def train(trial: Any) -> Any:
+        return objectives.keras(trial, others=others)
+
+    (whole, _), reports, _ = train_in_segments(tmp_path / "a", train, 10**9)
+    (left, _), reported, segments = train_in_segments(tmp_path / "b", train, 1)
+    assert segments > 3 and len(reports) < ROUNDS, "it is stopped early"
+    assert reported == reports and np.array_equal(whole, left)
+
+
 def start(folder: Path, leave_at: int = 10**9) -> tuple[FakeSegment, FakeTrial]:
     (own := folder / f"segment-{leave_at}").mkdir()
     segment = FakeSegment(own, 1, None, leave_at)

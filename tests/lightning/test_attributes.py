@@ -223,6 +223,23 @@ def test_a_checkpoint_of_before_the_first_step_has_what_there_is() -> None:
     assert again.state(alone) == saved
 
 
+def test_an_object_of_torch_that_has_a_state_goes_on_by_it() -> None:
+    def scaled() -> Any:
+        module: Any = Collecting()
+        module.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        return slot(0, 1, module)
+
+    alone: Any = SimpleNamespace(gather=lambda own: [own])
+    first, second = scaled(), scaled()
+    first.begin()
+    scaler = first._trainer.lightning_module.scaler
+    scaler.scale(torch.ones(1))
+    scaler.update(4.0)
+    second.load(first.state(alone))
+    second.begin()
+    assert second._trainer.lightning_module.scaler.get_scale() == 4.0
+
+
 def test_a_list_that_cannot_be_kept_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     class Restoring(Collecting):
         def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -353,6 +370,7 @@ def test_as_many_slots_go_on_with_their_own_lists(tmp_path: Path) -> None:
         ("grows", "more.weight"),
         ("swaps its optimizer", "optimizer 0"),
         ("renames a part", "the name chosen"),
+        ("replaces a layer", "the class of body.1"),
     ],
 )
 def test_what_a_new_process_would_not_build_ends_where_it_is(

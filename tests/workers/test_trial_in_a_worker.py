@@ -8,14 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
 
 from optuna_deadline.directives import KEEP
 from optuna_deadline.planning.optuna_storage import may_open
+from optuna_deadline.rank import process
 from optuna_deadline.rank.encoding import as_data, packed, unpacked
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.messages import Returned
 from optuna_deadline.rank.trial import RankSegment, RankTrial
 from optuna_deadline.worker import requests
 
@@ -77,6 +80,24 @@ def test_what_an_objective_reads_of_its_study_is_what_optuna_says(
     assert study.user_attrs == {**before, "model": "mlp"}
     waiting = study.get_trials(states=(TrialState.WAITING,))
     assert [trial.system_attrs["fixed_params"] for trial in waiting] == [{"x": 0.25}]
+
+
+@pytest.mark.parametrize("choices", [range(3), {1, 2}, (1, 2), "ab", (n for n in (1, 2))])
+def test_choices_may_be_any_iterable(study: optuna.Study, tmp_path: Path, choices: Any) -> None:
+    trial = in_a_worker(study.ask(), tmp_path)
+    chosen = trial.suggest_categorical("of any", choices)
+    distribution: Any = trial.distributions["of any"]
+    assert chosen in distribution.choices and len(distribution.choices) in (2, 3)
+
+
+@pytest.mark.parametrize("returned", [0.5, [0.5], (0.5,), np.float32(0.5)])
+def test_one_value_may_be_returned_in_a_list(returned: Any) -> None:
+    assert process._run_objective(lambda _: returned, cast(Any, None)) == Returned(0.5)
+
+
+def test_two_values_fail_a_trial_in_words() -> None:
+    ended = process._run_objective(lambda _: (0.5, 0.6), cast(Any, None))
+    assert "returned 2 values, and the study has one direction" in cast(Any, ended).line
 
 
 def test_a_study_of_many_trials_comes_in_parts(

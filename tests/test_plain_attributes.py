@@ -1,0 +1,48 @@
+"""Plain attributes of objects come back, and others are left alone."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from optuna_deadline.plain_attributes import PlainAttributes
+
+
+def made() -> list[Any]:
+    return [
+        SimpleNamespace(wait=0, best=None, folder="a", compare=None, open=object()),
+        SimpleNamespace(kept=[1], weights=np.zeros(2)),
+    ]
+
+
+def test_what_has_changed_in_any_segment_goes_on_in_place() -> None:
+    first = made()
+    watched = PlainAttributes(first, {"folder"})
+    assert watched.changed() == {}
+    first[0].wait, first[0].best, first[0].compare, first[0].folder = 2, 0.5, math.isclose, "b"
+    first[0].open, first[0].new = object(), (1, "x")
+    first[1].kept.append(2)
+    first[1].weights[:] = 3.0
+    second = made()
+    kept, weights = second[1].kept, second[1].weights
+    again = PlainAttributes(second, {"folder"})
+    again.restore(watched.changed())
+    assert (second[0].wait, second[0].best, second[0].new) == (2, 0.5, (1, "x"))
+    assert second[0].folder == "a", "the framework sets it"
+    assert second[1].kept is kept and kept == [1, 2]
+    assert second[1].weights is weights and weights.tolist() == [3.0, 3.0]
+    assert again.changed() == watched.changed(), "a further segment has them too"
+
+
+def test_functions_go_on_by_their_names() -> None:
+    first, second = made(), made()
+    watched = PlainAttributes(first)
+    first[0].compare = made
+    again = PlainAttributes(second)
+    again.restore(watched.changed())
+    assert second[0].compare is made
+    again.restore({"SimpleNamespace 0.compare": {"function": ["os", "no such"]}})
+    assert second[0].compare is made, "an unknown one is left"
