@@ -26,6 +26,7 @@ from optuna_deadline.fits import begin_fit
 from optuna_deadline.values.scores import BestValue
 from optuna_deadline_transformers.draws import SeededTraining
 from optuna_deadline_transformers.losses import mend_loss
+from optuna_deadline_transformers.others import Others
 from optuna_deadline_transformers.reports import ReportAxis
 from optuna_deadline_transformers.room import DiskRoom
 from optuna_deadline_transformers.runs import continue_runs, note_runs
@@ -211,6 +212,7 @@ class DeadlineCallback(TrainerCallback):
         note_runs(self.trial)
         self._reported = axis.passed(state)
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader)
+        self._others = Others(self, self._resumed)
         self._term.install()
         self._consensus.connect()
         if self.segment.world_size > 1:
@@ -225,6 +227,7 @@ class DeadlineCallback(TrainerCallback):
         """Note the epoch."""
         self._begun = True
         if self._axis is not None and self._elastic:
+            self._others.begin_epoch()
             self._seeds.begin_epoch(state)
 
     def on_step_begin(
@@ -234,6 +237,7 @@ class DeadlineCallback(TrainerCallback):
         self._expect_report()
         if self._axis is None or not self._elastic:
             return
+        self._others.begin_step()
         self._seeds.begin_step(state)
         if self._decision is not None:
             self._decision, args.output_dir = None, self._output
@@ -307,6 +311,7 @@ class DeadlineCallback(TrainerCallback):
         if self.segment.rank == 0:
             written = folder / f"checkpoint-{state.global_step}"
             self._room.note_size(written)
+            self._others.write(written, state)
             self._publish(written)
             shutil.rmtree(folder, ignore_errors=True)
         self._consensus.barrier()

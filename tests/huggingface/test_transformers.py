@@ -83,6 +83,21 @@ def test_a_training_that_is_left_after_any_step_gives_the_same_weights_and_repor
     assert list(reports) == list(range(1, len(reports) + 1))
 
 
+@pytest.mark.parametrize("leave_at", [1, 3, 4])
+def test_what_other_callbacks_and_the_trainer_count_goes_on(tmp_path: Path, leave_at: int) -> None:
+    def run(folder: Path, looks: int) -> Any:
+        def train_counted(trial: Any) -> Any:
+            callbacks = [tiny_bert.Counting(), tiny_bert.Counting()]
+            kind = tiny_bert.CountingTrainer
+            return train(trial, folder, callbacks=callbacks, trainer=kind)
+
+        return train_in_segments(folder, train_counted, looks)
+
+    (weights, _), reports, _ = run(tmp_path / "whole", 10**9)
+    (others, _), reported, segments = run(tmp_path / "left", leave_at)
+    assert segments > 1 and reported == reports and torch.equal(weights, others)
+
+
 def start(folder: Path, **options: Any) -> tuple[FakeSegment, FakeTrial]:
     (own := folder / "1").mkdir()
     segment = FakeSegment(own, 1, None, options.pop("leave_at", 10**9))

@@ -89,8 +89,9 @@ def train(
         "use_cpu": True, "logging_strategy": "no", "lr_scheduler_type": "cosine",
         "dataloader_pin_memory": False, "save_strategy": "no",
     }  # fmt: skip
+    made = options.pop("trainer", Trainer)
     args = TrainingArguments(output_dir=str(folder / "out"), **(given | options))
-    trainer = Trainer(
+    trainer = made(
         model_init=make, args=deadline.adapt(args), compute_metrics=accuracy,
         train_dataset=data(64, 0), eval_dataset=Sums(64, 1), callbacks=callbacks,
     )  # fmt: skip
@@ -100,6 +101,39 @@ def train(
 
 def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+
+class Counting(TrainerCallback):
+    """Counts its events, and sets the rate by them."""
+
+    def __init__(self) -> None:
+        self.begun = self.steps = self.epochs = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **also: Any) -> None:
+        self.steps, self.begun = 0, self.begun + 1
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **also: Any) -> None:
+        self.epochs += 1
+
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, **also: Any
+    ) -> None:
+        self.steps += 1
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 / (self.begun + self.steps + 3 * self.epochs)
+
+
+class CountingTrainer(Trainer):
+    """Weighs its losses by their number."""
+
+    losses = 0
+
+    def compute_loss(self, *args: Any, **options: Any) -> Any:
+        loss = super().compute_loss(*args, **options)
+        if isinstance(loss, tuple):  # of an evaluation
+            return loss
+        self.losses += 1
+        return loss * (1 + self.losses / 100)
 
 
 class Paced(TrainerCallback):
