@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.optimizer_state import load_whole_state, whole_state
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, collections.Counter, collections.OrderedDict)
@@ -58,7 +59,7 @@ def state_of(name: str, value: Any) -> Any:
         DeadlineError: It has none.
     """
     if has_state(value):
-        return encoded(value.state_dict(), f"{name}.state_dict()")
+        return encoded(whole_state(value), f"{name}.state_dict()")
     generator = _generator(value)
     return encoded(value if generator is None else generator[0](), f"state[{name!r}]")
 
@@ -70,7 +71,7 @@ def put_back(old: Any, new: Any) -> Any:
         The object, or the new value if the old one cannot be changed.
     """
     if has_state(old):
-        old.load_state_dict(new)
+        load_whole_state(old, new)
         return old
     if (generator := _generator(old)) is not None:
         generator[1](new)

@@ -20,11 +20,11 @@ from optuna_deadline_torch.sample_order import fingerprints, refuse_another_orde
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, refuse_other
 from optuna_deadline_torch.seeding import READING, reseed
-from optuna_deadline_torch.states import restore_kinds
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
 from optuna_deadline.directives import Kind
 from optuna_deadline.fits import FitSegment
+from optuna_deadline.optimizer_state import restore_kinds
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating

@@ -29,6 +29,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from optuna_deadline_torch import states
 from optuna_deadline_torch.saver import copied
 
+from optuna_deadline.optimizer_state import restore_kinds
+
 
 def watch(trainer: pl.Trainer) -> None:
     """Record which gradients a step has used; call in ``on_train_start``.
@@ -133,7 +135,7 @@ class Trained:
         """Undo what has changed them since."""
         for optimizer, state in zip(self._trainer.optimizers, self.optimizers, strict=False):
             optimizer.load_state_dict(state)
-            states.restore_kinds(optimizer, state)
+            restore_kinds(optimizer, state)
         with torch.no_grad():
             for name, tensor in self._trainer.lightning_module.state_dict().items():
                 before = self._weights.get(name)

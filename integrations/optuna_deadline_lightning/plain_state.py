@@ -18,8 +18,9 @@ from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeig
 from lightning.pytorch.utilities import CombinedLoader
 from optuna_deadline_torch.consensus import Consensus
 
+from optuna_deadline_lightning.object_walk import Lost
 from optuna_deadline_lightning.packing import same
-from optuna_deadline_lightning.walk import LIMITS, Lost, Walk
+from optuna_deadline_lightning.walk import LIMITS, Walk
 
 _log = logging.getLogger(__name__)
 _MODULE = ".state_dict"  # ends the name of a module, whose values may be too large to keep twice

@@ -51,8 +51,8 @@ class UserCode:
         return self._has(one.__name__ if isinstance(one, ModuleType) else one.__module__)
 
     def _has(self, module: str | None) -> bool:
-        root = _root(module or "builtins")
-        known = root in _LIBRARIES or root in sys.stdlib_module_names
+        root = _root(module)
+        known = not root or root in _LIBRARIES or root in sys.stdlib_module_names
         return root in self._roots or not (known or is_installed(root))
 
     def variables(self, function: FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
@@ -63,7 +63,7 @@ class UserCode:
             held = left.pop()
             if not self._has(held.get("__name__")):
                 continue
-            for name in names & held.keys():
+            for name in sorted(names & held.keys()):  # alike in each process
                 value = held[name]
                 if not isinstance(value, ModuleType):
                     yield held, name
@@ -72,8 +72,8 @@ class UserCode:
                     left.append(vars(value))
 
 
-def _root(module: str) -> str:
-    return module.partition(".")[0]
+def _root(module: str | None) -> str:
+    return (module or "").partition(".")[0]  # code that was made by exec may have none
 
 
 @lru_cache(maxsize=10_000)

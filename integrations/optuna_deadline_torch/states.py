@@ -16,6 +16,7 @@ from torch import nn
 
 from optuna_deadline import plain_data
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.optimizer_state import whole_state
 
 
 class TrainingState:
@@ -80,31 +81,14 @@ class TrainingState:
             plain_data.put_back(
                 one, found if plain_data.has_state(one) else plain_data.decoded(found)
             )
-            if isinstance(one, torch.optim.Optimizer):
-                restore_kinds(one, found)
         put_back(self.model, self.optimizers, checkpoint["gradients"])
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 
 
-def restore_kinds(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Restore the tensors of an optimizer's state that have another kind than the parameters.
-
-    ``load_state_dict`` casts them: NAdam then rounds otherwise, and an optimizer with single
-    precision for weights of few digits loses them.
-    """
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    for place, state in saved["state"].items():
-        mine = optimizer.state[parameters[place]] if place in range(len(parameters)) else {}
-        for name, one in state.items():
-            held = mine.get(name)
-            if isinstance(held, torch.Tensor) and held.dtype != getattr(one, "dtype", held.dtype):
-                mine[name] = one.to(held.device, copy=True)
-
-
 def _state_of(name: str, one: Any) -> Any:
     """Its own state, as it is; the saver looks at it when it is written."""
-    return one.state_dict() if plain_data.has_state(one) else plain_data.state_of(name, one)
+    return whole_state(one) if plain_data.has_state(one) else plain_data.state_of(name, one)
 
 
 def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
