@@ -49,7 +49,10 @@ class Others:
             self._attributes.restore(self._kept["values"])
         self._kept = {"values": {}}
         if self._handler is not None:
-            self._handler.callbacks, self._handler = self._order, None
+            now = self._handler.callbacks  # one of them may have been added or removed since
+            kept = [one for one in self._order if any(one is other for other in now)]
+            kept += [one for one in now if not any(one is other for other in kept)]
+            self._handler.callbacks, self._handler = kept, None
 
     def write(self, folder: Path, state: TrainerState) -> None:
         """Write them into a checkpoint."""
