@@ -18,7 +18,7 @@ def whole_state(one: Any) -> Any:
     state, inner = one.state_dict(), _inner(one)
     if not inner:
         return state
-    return {**state, _INNER: {name: whole_state(held) for name, held in inner.items()}}
+    return {**state, _INNER: {name: held.state_dict() for name, held in inner.items()}}
 
 
 def load_whole_state(one: Any, state: Any) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.plain_data import decoded, encoded, put_back
+from optuna_deadline.plain_data import decoded, encoded, imported, put_back
 
 _FUNCTION = "function"  # the key under which its name is saved
 
@@ -47,9 +46,12 @@ class PlainAttributes:
             path, _, attribute = name.rpartition(".")
             if (one := self._objects.get(path)) is not None:
                 old = getattr(one, attribute, None)
-                named = isinstance(node, dict) and node.keys() == {_FUNCTION}
-                new = _named(*node[_FUNCTION]) if named else put_back(old, decoded(node))
-                setattr(one, attribute, old if named and new is None else new)
+                if isinstance(node, dict) and node.keys() == {_FUNCTION}:
+                    found = imported(*node[_FUNCTION])
+                    new = found if isinstance(found, FunctionType) else old
+                else:
+                    new = put_back(old, decoded(node))
+                setattr(one, attribute, new)
                 self._kept.add(name)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
@@ -65,17 +67,9 @@ class PlainAttributes:
 def _plain(value: Any, name: str) -> Any:
     if isinstance(value, FunctionType):
         place = value.__module__, value.__qualname__
-        if _named(*place) is value:
+        if imported(*place) is value:
             return {_FUNCTION: [*place]}
     return encoded(value, name)
-
-
-def _named(module: str, name: str) -> Any:
-    """A function of a module that is imported; None if it has none of that name."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, FunctionType) else None
 
 
 def _digest(node: Any) -> bytes:

@@ -162,6 +162,14 @@ def _is_of_torch(value: Any) -> bool:
     return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter, torch.Size)
 
 
+def imported(module: str, name: str) -> Any:
+    """A class or function of an imported module; None if there is none, as for an inner one."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def random_state() -> dict[str, Any]:
     """The state of the global generators of the libraries that the script has imported."""
     found: dict[str, Any] = {"python": random.getstate()}

@@ -69,6 +69,8 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the built model and the other callbacks; called by Keras."""
+        if not self._rounds.elastic:
+            return
         caller = sys._getframe(1).f_locals.get("self")  # no callback knows the others
         others = caller.callbacks if isinstance(caller, keras.callbacks.CallbackList) else ()
         self._others = PlainAttributes([one for one in others if one is not self], _OF_KERAS)

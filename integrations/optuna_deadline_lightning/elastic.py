@@ -197,11 +197,9 @@ class ElasticFit:
         self._stepped = trainer.global_step
         mid_epoch.watch(trainer)
         mid_epoch.put_back(trainer, self._gradients)
-        for optimizer, saved in zip(trainer.optimizers, self._optimizers, strict=False):
-            restore_kinds(optimizer, saved)
         results.restore(trainer, self._results)
         self.requests.resume()
-        self._gradients, self._results, self._optimizers = {}, {}, ()
+        self._gradients, self._results = {}, {}
         self.controller.start()
         if self.scaled is not None:
             self.scaled.start(trainer, self.controller.consensus)
@@ -214,7 +212,11 @@ class ElasticFit:
         """Put back what the hooks of a fit's start have changed, and compare the order."""
         assert self._trainer is not None
         if self.trained is not None:
-            self.trained.put_back()
+            self.trained.put_back(self._optimizers)
+        else:
+            for optimizer, saved in zip(self._trainer.optimizers, self._optimizers, strict=False):
+                restore_kinds(optimizer, saved)
+        self._optimizers = ()
         if self.segment.resume is not None:
             mid_epoch.begin_again(self._trainer, self._trainer.lightning_module)
             boundaries.finish_batch(self._trainer)
@@ -336,8 +338,6 @@ class ElasticFit:
             optimizers: The states of the optimizers in the same checkpoint.
         """
         self._optimizers = optimizers
-        if self.trained is not None:
-            self.trained.optimizers = optimizers
         epoch, batch = state["position"]
         self._position = epoch, batch
         self.controller.best.value = state["best"]

@@ -100,7 +100,7 @@ def call_epoch_start(
         return
     before = Trained(trainer)
     before.note_weights()
-    before.optimizers = copied([one.state_dict() for one in trainer.optimizers], _on_cpu)
+    optimizers = copied([one.state_dict() for one in trainer.optimizers], _on_cpu)
     for callback in callbacks:
         state = copy.deepcopy(callback.state_dict())
         callback.on_train_epoch_start(trainer, module)
@@ -109,7 +109,7 @@ def call_epoch_start(
     reseed()
     if overridden:
         call._call_lightning_module_hook(trainer, "on_train_epoch_start")
-    before.put_back()
+    before.put_back(optimizers)
 
 
 class Trained:
@@ -122,7 +122,6 @@ class Trained:
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self._weights: dict[str, torch.Tensor] = {}
-        self.optimizers: Sequence[Any] = ()  #: their states
 
     def note_weights(self) -> None:
         """Copy the weights and buffers as they are now."""
@@ -131,9 +130,9 @@ class Trained:
             name: _on_cpu(one) for name, one in weights.items() if isinstance(one, torch.Tensor)
         }
 
-    def put_back(self) -> None:
-        """Undo what has changed them since."""
-        for optimizer, state in zip(self._trainer.optimizers, self.optimizers, strict=False):
+    def put_back(self, optimizers: Sequence[Any]) -> None:
+        """Undo what has changed them since, given the states of the optimizers."""
+        for optimizer, state in zip(self._trainer.optimizers, optimizers, strict=False):
             optimizer.load_state_dict(state)
             restore_kinds(optimizer, state)
         with torch.no_grad():
@@ -141,7 +140,7 @@ class Trained:
                 before = self._weights.get(name)
                 if before is not None and not torch.equal(tensor.detach().cpu(), before):
                     tensor.copy_(before)
-        self._weights, self.optimizers = {}, ()
+        self._weights = {}
 
 
 def starts_by_itself(trainer: pl.Trainer) -> bool:

@@ -5,7 +5,6 @@ Single ones are kept. Others are lists, whose first item names their kind.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection
 from enum import Enum, Flag
@@ -13,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from optuna_deadline.plain_data import imported
 
 _MOST_ITEMS, _MOST_BYTES = 100_000, 2**24
 _SINGLE = (type(None), bool, int, float, str)
@@ -52,7 +53,7 @@ class _Packing:
         kind = type(value)
         if kind in _SINGLE:
             return value
-        if isinstance(value, Enum) and _named(kind.__module__, kind.__qualname__) is kind:
+        if isinstance(value, Enum) and imported(kind.__module__, kind.__qualname__) is kind:
             name = value.value if isinstance(value, Flag) else value.name  # a union has no name
             return ["member", name, [kind.__module__, kind.__qualname__]]
         if kind in (torch.Tensor, torch.nn.Parameter):
@@ -116,7 +117,7 @@ def unpacked(node: Any, device: torch.device) -> Any:
     if kind == "tensor":
         return held.to(device if how else "cpu", copy=True).requires_grad_(node[3])
     if kind == "member":
-        members = _named(*how)
+        members = imported(*how)
         return members[held] if isinstance(held, str) else members(held)
     if kind == "array":
         array = held.numpy().copy()
@@ -132,14 +133,6 @@ def unpacked(node: Any, device: torch.device) -> Any:
     else:
         row = [unpacked(one, device) for one in held]
     return deque(row, how) if kind == "deque" else _ROWS[kind](row)
-
-
-def _named(module: str, name: str) -> Any:
-    """A class of a module by its name; None if the module has none, as for one in a function."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def put(new: Any, old: Any) -> Any:

@@ -83,8 +83,9 @@ class PlainState:
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restore :meth:`state`: at once what decides whether training goes on, the rest later."""
         self._saved = saved if any(saved.values()) else {}
-        for name in saved["all"].keys() & LIMITS:
-            self._walk().restore(name, saved["all"][name], self._trainer.strategy.root_device)
+        limits = {name: saved["all"][name] for name in saved["all"].keys() & LIMITS}
+        if limits:
+            self._put_back(self._walk(), limits)
 
     def begin(self) -> bool:
         """Put saved values back; call when all hooks of the training's start have run.

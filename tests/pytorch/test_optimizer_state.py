@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from inner_optimizer import Wrapping
 from torch import nn
 
 from optuna_deadline.optimizer_state import load_whole_state, restore_kinds, whole_state
-
-
-class Within(torch.optim.Optimizer):
-    """Steps by another optimizer, whose groups it shares, as SAM does."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.1})
-        self.base = torch.optim.NAdam(self.param_groups, lr=0.1)
-        self.param_groups = self.base.param_groups
-
-    def step(self, closure: Any = None) -> Any:
-        return self.base.step(closure)
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.base.param_groups = self.param_groups
 
 
 def stepped(layer: nn.Linear, optimizer: torch.optim.Optimizer) -> None:
@@ -36,7 +22,7 @@ def stepped(layer: nn.Linear, optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["lr"] *= 0.9
 
 
-@pytest.mark.parametrize("kind", [torch.optim.NAdam, Within])
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, partial(Wrapping, base=torch.optim.NAdam)])
 def test_an_optimizer_that_is_loaded_steps_as_the_one_that_was_saved(kind: Any) -> None:
     whole = nn.Linear(2, 1).double()
     optimizer = kind(whole.parameters())
