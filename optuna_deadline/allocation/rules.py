@@ -27,6 +27,15 @@ def election_outcome(
     return int(term) if holder == worker_id and rules else int(term) + 1
 
 
+def began_at(started: float, deadline: float, now: float) -> float:
+    """When a study began, by the clock as it is now.
+
+    A clock that was set back while no process watched puts the stored start in the future, where
+    a new deadline may come before it.
+    """
+    return min(started, deadline, now)
+
+
 def as_planned(
     desired_slots: int,
     desired: Sequence[tuple[str, int]],

@@ -314,7 +314,8 @@ def distant_database_seconds(trips: Sequence[float], slots: int, total: float) -
     """
     if len(trips) < FEWEST_TRIPS:
         return 0.0
-    return min(total / 10, max(0.0, min(trips) - _NEAR) * (_TRIPS + slots * _TRIPS_OF_EACH))
+    far = max(0.0, min(trips) - _NEAR) * (_TRIPS + slots * _TRIPS_OF_EACH)
+    return max(0.0, min(total / 10, far))
 
 
 def leaving_seconds(stop: float, silence: float = 0.0) -> float:

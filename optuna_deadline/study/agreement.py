@@ -15,6 +15,7 @@ from optuna.study import Study
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.schema import POLICY_LENGTH, check_length
 from optuna_deadline.allocation.database.transaction import Transaction
+from optuna_deadline.allocation.rules import began_at
 from optuna_deadline.errors import DeadlineConflict, DeadlineError, StudyGone
 from optuna_deadline.planning.optuna_storage import open_again
 from optuna_deadline.study import identity, policy_choice
@@ -272,4 +273,5 @@ def _extend(
 def _terms(row: studies.StudyRow, now: float) -> Terms:
     stored = {name: getattr(row, name) for name in Terms.__annotations__ if hasattr(row, name)}
     budget = None if row.money is None else Budget.from_dict(row.money)
+    stored["started"] = began_at(row.started, row.deadline, now)
     return Terms(**stored, read=now, budget=budget)

@@ -46,6 +46,7 @@ def test_a_stall_that_passes_is_no_distance() -> None:
 
 def test_a_tenth_of_the_time_is_spent_on_it_at_most() -> None:
     assert distant_database_seconds([0.15] * 5, 4, 60.0) == 6.0
+    assert distant_database_seconds([0.15] * 5, 4, -60.0) == 0.0
 
 
 class FarTable(MemoryTable):
@@ -63,8 +64,8 @@ class World:
     trip: float = 0.0
     time: float = 1000.0
 
-    def begin(self, policy: Policy | None = None) -> Planner:
-        self.table = FarTable(now=lambda: self.time, started=1000.0, deadline=DEADLINE)
+    def begin(self, policy: Policy | None = None, started: float = 1000.0) -> Planner:
+        self.table = FarTable(now=lambda: self.time, started=started, deadline=DEADLINE)
         self.table.register("me", "host", 1, [], 4)
         study = optuna.create_study(direction="maximize")
         return Planner(
@@ -86,6 +87,20 @@ def test_the_planner_closes_so_much_earlier(trip: float, closed: bool) -> None:
     world.table.renew("me", [])
     planner.tick()
     assert world.table.orders("").settled is closed
+
+
+def test_a_study_ends_whose_stored_start_is_after_its_deadline() -> None:
+    """The clock was set back while no process watched, and then the deadline was moved."""
+    world.time, world.trip = DEADLINE - 100.0, 0.034
+    planner = world.begin(started=DEADLINE + 3600.0)
+    planner.tick()
+    assert world.table.orders("").started <= world.time and not world.table.orders("").settled
+    for _ in range(4):
+        planner.tick()
+    world.time = DEADLINE + 1.0
+    world.table.renew("me", [])
+    planner.tick()
+    assert world.table.orders("").settled and world.table.orders("").started <= DEADLINE
 
 
 class Noting(Resources):

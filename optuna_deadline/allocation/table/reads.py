@@ -27,6 +27,7 @@ from optuna_deadline.allocation.records import (
     Tenant,
     Worker,
 )
+from optuna_deadline.allocation.rules import began_at
 from optuna_deadline.allocation.table.base import IS_ALIVE, Base
 from optuna_deadline.allocation.tail import PAGE
 from optuna_deadline.checkpoints.files import Checkpoint
@@ -246,7 +247,7 @@ class Reads(Base):
         step = self._steady.step(deadline)
         return Orders(
             now=now,
-            started=started + step,
+            started=began_at(started + step, deadline + step, now),
             deadline=deadline + step,
             settled=settled is not None,
             epoch=int(epoch or 0),

@@ -253,6 +253,7 @@ class PlanSuite:
         table.database.clock.stepped += 1.0
         assert table.orders("a").deadline == before.deadline, "not worth a change"
         table.database.clock.stepped += step - 1.0
+        world.time += step
         seen = table.orders("a")
         assert (seen.deadline, seen.clock_step) == (before.deadline + step, step)
         assert seen.started == before.started + step
