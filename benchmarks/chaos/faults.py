@@ -199,8 +199,8 @@ class Faults:
 
     def _fill_the_disk(self) -> None:
         """Fill the disk of database and checkpoints; PostgreSQL may end then."""
+        began = time.monotonic()  # under load it takes seconds, in which saves fail already
         self._disk.fill()
-        began = time.monotonic()
         self._later(LONG, lambda: self._free_the_disk(began))
 
     def _free_the_disk(self, began: float) -> None:
