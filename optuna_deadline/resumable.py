@@ -6,6 +6,7 @@ if the script has imported it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
@@ -15,6 +16,7 @@ from optuna.exceptions import TrialPruned
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.module_values import ModuleValues
 from optuna_deadline.plain_data import (
     decoded,
     put_back,
@@ -26,6 +28,8 @@ from optuna_deadline.plain_data import (
 )
 from optuna_deadline.segments import Segment, segment, take_one_slot
 from optuna_deadline.values.scores import BestValue
+
+_logger = logging.getLogger("optuna_deadline")
 
 
 class Step(int):
@@ -61,13 +65,22 @@ class Resumable:
                 "a loop of resumable() trains in one process; ElasticLoop trains on several slots",
             )
             self._segment.horizon(steps)
+            _refuse_unsaved(ModuleValues(state))
+        self._values: ModuleValues | None = None  # once the loop has begun
+        self._saved_values: Mapping[str, Any] | None = None
+        self._keeps = False  # whether it was told to keep its slot
         self._random: Mapping[str, Any] | None = None  # the generators' state where it resumes
         if self._segment.resume is not None:
             self._restore(read_plain(self._segment.resume))
 
     def __iter__(self) -> Iterator[Step]:
         """The steps that are left; a pause, a pruning and the deadline end the loop."""
-        if self._random is not None:  # only now: what is made before the loop draws too
+        # Only now: what is made before the loop draws too, and may set what training changes.
+        self._values = ModuleValues(self._state)
+        if self._saved_values is not None:
+            self._values.restore(self._saved_values)
+            self._saved_values = None
+        if self._random is not None:
             set_random_state(self._random)
             self._random = None
         while self._done < self._steps:
@@ -111,12 +124,27 @@ class Resumable:
         directive = self._segment.directive()
         if directive.kind is Kind.STOP:
             self._segment.leave(directive)
-        if directive.leave:
+        if directive.leave and not self._keeps_slot():
             self._save()
             self._segment.leave(directive)
         if time.monotonic() - self._saved_at >= self._save_every:
             self._save()
         return False
+
+    def _keeps_slot(self) -> bool:
+        """Whether training has changed what a new process would make, so none could resume."""
+        changed = [] if self._values is None else self._values.changed_structure()
+        if changed and not self._keeps:
+            self._keeps = True
+            _logger.warning(
+                "The trial keeps its slot to its end, since it could not resume from here:"
+                " training has changed %s, and a new process builds what is in the state as it"
+                " was. Build everything before resumable(...), and freeze or train it by"
+                " requires_grad.",
+                ", ".join(changed),
+            )
+            self._segment.keep_slots()
+        return bool(changed)
 
     def _end_step(self) -> None:
         self._done = self._begun
@@ -132,6 +160,7 @@ class Resumable:
             "value": self._value,
             "best": self._best.value,
             "state": {name: state_of(name, each) for name, each in self._state.items()},
+            "values": None if self._values is None else self._values.changed(),
             "random": random_state(),
         }
         self._segment.save(
@@ -149,7 +178,15 @@ class Resumable:
                     "state in every segment of a trial."
                 )
             self._state[name] = put_back(self._state[name], decoded(found))
-        self._random = kept["random"]
+        self._saved_values, self._random = kept["values"], kept["random"]
+
+
+def _refuse_unsaved(values: ModuleValues) -> None:
+    if shapes := values.unsaved():
+        raise DeadlineError(
+            f"An optimizer in the state trains {len(shapes)} parameters that no checkpoint would"
+            f" hold ({', '.join(map(str, shapes[:5]))}): name their module in the state too."
+        )
 
 
 def resumable(

@@ -13,18 +13,17 @@ import os
 import pathlib
 import pickle
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from optuna_deadline_torch.packing import without_tensors
 
 from optuna_deadline.checkpoints.files import write_atomically
 from optuna_deadline.errors import DeadlineError
@@ -107,17 +106,6 @@ _REFUSED = (
 )
 
 
-def plain_numbers(value: Any) -> Any:
-    """A checkpoint's part with Python's numbers in place of NumPy's, such as a learning rate's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if type(value) in (dict, OrderedDict):
-        return type(value)((plain_numbers(key), plain_numbers(one)) for key, one in value.items())
-    if type(value) in (list, tuple):
-        return type(value)(plain_numbers(one) for one in value)
-    return value
-
-
 def kinds(value: Any) -> set[type]:
     """The types of all values in a checkpoint."""
     found = {type(value)}
@@ -135,20 +123,10 @@ def check_loadable(checkpoint: Mapping[str, Any]) -> None:
         DeadlineError: It does not.
     """
     buffer = io.BytesIO()
-    torch.save(_without_tensors(dict(checkpoint)), buffer)
+    torch.save(without_tensors(dict(checkpoint)), buffer)
     buffer.seek(0)
     with _refusing_objects():
         torch.load(buffer, weights_only=True)
-
-
-def _without_tensors(value: Any) -> Any:
-    if type(value) in (torch.Tensor, torch.nn.Parameter):
-        return None
-    if type(value) in (dict, OrderedDict):
-        return {key: _without_tensors(one) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        return [_without_tensors(one) for one in value]
-    return value
 
 
 def peek(path: Path, *, trust: bool) -> dict[str, Any]:

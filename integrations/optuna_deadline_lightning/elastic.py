@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,9 +11,10 @@ import torch
 from lightning.pytorch.plugins import DoublePrecision
 from optuna_deadline_torch.consensus import ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import SegmentController
-from optuna_deadline_torch.differences import warn_of_differences
+from optuna_deadline_torch.differences import warn_of_differences, warn_of_structure
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.measures import MetricWatcher
+from optuna_deadline_torch.packing import plain_numbers
 from optuna_deadline_torch.regimes import regime_name
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
@@ -26,14 +26,13 @@ from optuna_deadline.directives import Kind
 from optuna_deadline.fits import FitSegment
 from optuna_deadline.optimizer_state import restore_kinds
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
-from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds, plain_numbers
+from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds
 from optuna_deadline_lightning.evaluation import evaluate_alone, evaluating
 from optuna_deadline_lightning.loaders import LoaderRequests, TrainingData
 from optuna_deadline_lightning.plain_state import PlainState
 from optuna_deadline_lightning.reporting import ReportSteps, numbers
 from optuna_deadline_lightning.scaling import ScaledFit
 
-_log = logging.getLogger(__name__)
 _AT_END = -2  # of an epoch, in place of a batch
 
 
@@ -293,13 +292,7 @@ class ElasticFit:
         if not changed:
             return verdict
         if self.controller.should_log("structure"):
-            _log.warning(
-                "The trial keeps its slots to its end, since it could not resume from here:"
-                " training has changed %s, and a new process builds the module and its optimizers"
-                " as they were. Build everything in __init__ and configure_optimizers, and freeze"
-                " or train it by requires_grad.",
-                ", ".join(changed[:5]) + (", ..." if len(changed) > 5 else ""),
-            )
+            warn_of_structure(changed, "in __init__ and configure_optimizers")
             self.segment.keep_slots()
         return verdict.staying()
 

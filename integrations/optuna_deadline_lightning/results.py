@@ -21,6 +21,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 )
 from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.measures import UpdateCount, measured_whole
+from optuna_deadline_torch.packing import Unpackable, packed, unpacked
 from optuna_deadline_torch.saver import copied
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.aggregation import SumMetric
@@ -33,8 +34,6 @@ from torchmetrics.utilities.data import (
 )
 from torchmetrics.wrappers import MetricTracker
 from torchmetrics.wrappers.abstract import WrapperMetric
-
-from optuna_deadline_lightning.packing import Unpackable, packed, unpacked
 
 _log = logging.getLogger(__name__)
 _OF_METRICS = vars(SumMetric()).keys() | {

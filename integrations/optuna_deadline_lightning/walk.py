@@ -8,17 +8,12 @@ from types import FunctionType
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from optuna_deadline_torch.sampler import ElasticBatchSampler
-from torch import nn
-from torch.utils.data import Sampler
-from torchmetrics import Metric
-
-from optuna_deadline_lightning.object_walk import OF_MODULES, ObjectWalk, Place, fill, nothing
-from optuna_deadline_lightning.packing import address
-from optuna_deadline_lightning.user_code import CALLABLES, UserCode, is_of_library
+from optuna_deadline_torch.module_walk import ModuleWalk
+from optuna_deadline_torch.object_walk import Place
+from optuna_deadline_torch.user_code import UserCode, is_of_library
 
 #: Of a trainer, which training may change.
 _SETTINGS = {
@@ -26,19 +21,18 @@ _SETTINGS = {
     "limit_train_batches", "limit_val_batches",
 }  # fmt: skip
 LIMITS = "trainer.max_epochs", "trainer.max_steps"
-#: The functions that are called in the passes of a module and of a parameter.
-_OF_PASSES = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-_OF_GRADIENTS = "_backward_hooks", "_post_accumulate_grad_hooks"
-_BUFFER_BYTES = 2**20
 
 
-class Walk(ObjectWalk):
+class Walk(ModuleWalk):
     """The values of a training.
 
     Args:
         trainer: The trainer of the training; None for its data alone.
         loaders: The loaders of its training data.
     """
+
+    of_modules = frozenset(vars(pl.LightningModule()))
+    foreign = (pl.LightningModule,)
 
     def __init__(self, trainer: pl.Trainer | None, loaders: Sequence[Any] = ()) -> None:
         module, data = (
@@ -52,32 +46,15 @@ class Walk(ObjectWalk):
             self._globals()
 
     def _training(self, trainer: pl.Trainer) -> None:
-        module = trainer.lightning_module
-        self._elsewhere = {address(one) for one in (*module.parameters(), *module.buffers())} - {0}
-        self._seen = {id(trainer), *map(id, module.modules()), *map(id, trainer.optimizers)}
-        for name, parameter in module.named_parameters():
-            node, trains = parameter.requires_grad, partial(setattr, parameter, "requires_grad")
-            self.places[f"{name}.requires_grad"] = Place(node, node, trains)
-            self._hooks(name, parameter, _OF_GRADIENTS)
-        loop = trainer.fit_loop.epoch_loop
+        module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
+        self._saved_elsewhere(module)
+        self._seen |= {id(trainer), *map(id, trainer.optimizers)}
         for name, owner in zip(LIMITS, (trainer.fit_loop, loop), strict=True):
             attribute = name.rpartition(".")[2]
             node, set_limit = getattr(owner, attribute), partial(setattr, owner, attribute)
             self.places[name] = Place(node, node, set_limit)
         modes = loop.val_loop._module_mode.mode if trainer.evaluating else {}
-        buffers = dict(module.named_buffers())
-        kept = module.state_dict() if buffers else {}
-        for name, buffer in buffers.items():
-            if name not in kept:
-                self._elsewhere.discard(address(buffer))
-                node = self._packed(buffer, _BUFFER_BYTES)
-                self.places[name] = Place(node, None, partial(fill, buffer))
-        for path, part in module.named_modules():
-            node = modes.get(path, part.training)
-            self.places[f"{path}.training"] = Place(node, node, partial(setattr, part, "training"))
-            self._hooks(path, part, _OF_PASSES)
-            if not isinstance(part, Metric):
-                self._attributes(path, part, OF_MODULES, saves=_saves(module))
+        self._module(module, modes, saves=_saves(module))
         users: dict[str, Any] = {"": module, "datamodule": trainer.datamodule}  # type: ignore[attr-defined]
         for place, one in enumerate(trainer.callbacks):  # type: ignore[attr-defined]
             users[f"{type(one).__qualname__} {place}"] = one
@@ -90,35 +67,23 @@ class Walk(ObjectWalk):
                 for name, value in vars(one).items():
                     if isinstance(value, FunctionType):
                         self._inside(f"{path}.{name}", value)
-        for place, one in enumerate(trainer.optimizers):
-            self._attributes(f"optimizer {place}", one, _OF_OPTIMIZERS)
+        self._optimizers(trainer.optimizers)
         self._attributes("trainer", trainer, _of_trainers())
 
-    def _hooks(self, key: str, one: nn.Module | torch.Tensor, kinds: Sequence[str]) -> None:
-        for kind in kinds:
-            for place, hook in enumerate((getattr(one, kind, None) or {}).values()):
-                self._value(f"{key}.{kind}[{place}]", hook, nothing, 0)
-
-    def _loaders(self, loaders: Sequence[Any]) -> None:
-        """Add what the user's datasets, samplers and functions of training's loaders count."""
-        self._data = True
-        for place, loader in enumerate(loaders):
-            parts = [
-                (f"loader {place}.{name}", getattr(loader, name, None))
-                for name in ("dataset", "batch_sampler", "sampler", "collate_fn")
-            ]
-            while parts:
-                key, one = parts.pop()
-                if isinstance(one, ElasticBatchSampler):
-                    sampler = getattr(one.batches, "sampler", None)
-                    parts += [(key, one.batches), (f"{key}.sampler", sampler)]
-                elif isinstance(one, CALLABLES):
-                    self._called(key, one, 0)
-                elif one is not None and id(one) not in self._seen:
-                    if isinstance(one, Sampler) or self._has_attributes(one):
-                        self._attributes(key, one)
-                    within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
-                    parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
+    def _attributes(
+        self,
+        path: str,
+        holder: Any,
+        known: frozenset[str] = frozenset(),
+        *,
+        saves: bool = False,
+        depth: int = 0,
+    ) -> None:
+        super()._attributes(path, holder, known, saves=saves, depth=depth)
+        if isinstance(holder, HyperparametersMixin):
+            for name, value in holder.hparams.items():
+                put_back = partial(holder.hparams.__setitem__, name)
+                self._value(f"{path}.hparams[{name!r}]", value, put_back, depth, saves=saves)
 
 
 def _saves(one: Any) -> bool:
@@ -131,7 +96,6 @@ def _saves(one: Any) -> bool:
 
 
 _OF_DATA = frozenset(vars(pl.LightningDataModule()))
-_OF_OPTIMIZERS = frozenset({"defaults", "state", "param_groups"})
 
 
 @lru_cache(1)

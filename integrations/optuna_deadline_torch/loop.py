@@ -20,12 +20,18 @@ from torch import nn
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
-from optuna_deadline_torch.consensus import ReplicatedState
+from optuna_deadline.segments import take_one_slot
+from optuna_deadline_torch.consensus import ReplicatedState, StepDecision
+from optuna_deadline_torch.data_digest import data_digest
 from optuna_deadline_torch.decisions import SegmentController
-from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
+from optuna_deadline_torch.differences import (
+    warn_of_differences,
+    warn_of_restart,
+)
 from optuna_deadline_torch.direction import direction_of
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import main_process_reader
+from optuna_deadline_torch.loop_state import LoopState
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
 from optuna_deadline_torch.regimes import precision_of, regime_name
@@ -33,13 +39,23 @@ from optuna_deadline_torch.sample_order import fingerprints, refuse_another_orde
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
 from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unnamed
 from optuna_deadline_torch.seeding import Generators, reseed
-from optuna_deadline_torch.sources import LoaderSources, endless, length_of, warn_if_zipped
+from optuna_deadline_torch.sources import (
+    LoaderSources,
+    endless,
+    length_of,
+    warn_if_counted,
+    warn_if_zipped,
+)
 from optuna_deadline_torch.states import TrainingState, read
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the position before an epoch's first batch
 _ROUNDING = 1e-9  # of an epoch
+_FOREIGN = (
+    "its optimizer trains parameters outside the model, whose gradients the slots would not share:"
+    " make their module a part of the model"
+)
 
 
 class ElasticLoop:
@@ -165,7 +181,13 @@ class ElasticLoop:
         if self._scaling is not None:
             self._scaling.watch(optimizer, *also.values())
         self._controller: SegmentController | None = None
+        self._state: LoopState | None = None  # under a worker
+        self._wrap: Callable[[], nn.Module] | None = None  # on several slots
+        self._wrapped: tuple[bool, ...] = ()  # which parameters it averages
         if self.segment.elastic:
+            self._states.refuse_unsaved()
+            if self._states.foreign:
+                take_one_slot(self.segment, _FOREIGN)
             self._controller = self._take_part(trial, mode, save_every, ddp or {}, equal_shards)
         self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
@@ -192,9 +214,9 @@ class ElasticLoop:
         )
         pilot.term.install()
         self._measures.watch()
+        self._state = LoopState(self._states, self.segment, self.device, pilot.should_log)
         self._sources = LoaderSources(pilot.deal, self.segment.world_size)
-        if self.segment.resume is not None:
-            position = self._states.load(self.segment.resume)
+        if (position := self._state.load()) is not None:
             self.epoch, self._start = position["position"]
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
@@ -206,7 +228,8 @@ class ElasticLoop:
             self._reported = pilot.reported
         if self.segment.world_size > 1:
             connect(self.device)
-            self.model = wrapped(self.model, self.device, ddp)
+            self._wrap = partial(wrapped, self._states.model, self.device, ddp)
+            self.model, self._wrapped = self._wrap(), self._states.trained
             if self._scaling is not None:
                 self._scaling.listen(self.model, pilot.consensus)
         pilot.consensus.connect()
@@ -217,7 +240,8 @@ class ElasticLoop:
 
     def epochs(self) -> Iterator[int]:
         """The remaining epochs, numbered from 0."""
-        if self._controller is not None:
+        if self._controller is not None and self._state is not None:
+            self._state.begin()
             self._controller.start()
         while not self._over and (self._start or not self._trained):
             self._in_epoch, self._dealt = True, False
@@ -324,9 +348,9 @@ class ElasticLoop:
             )
         if self._pending and not self._scaled:
             raise DeadlineError(
-                f"The last {self._pending} batches were used by no optimizer step: step at the"
-                " last batch of an epoch too, and before a report, else a pause here would lose"
-                " them."
+                f"The last {self._pending} batches were used by no step of the optimizer that"
+                " ElasticLoop is given: step at the last batch of an epoch too, and before a"
+                " report, else a pause here would lose them."
             )
         if self._controller is not None:
             self._controller.leave_if_diverged()
@@ -399,6 +423,13 @@ class ElasticLoop:
         readers = (part for one in (source, *beside) for part in main_process_reader(one))
         self._own = Generators(*readers, self._states.model)
         self._loaders, self._precision = samplers or [loader, *others], None
+        if self._state is not None:
+            replayed = not (exact or self._sources.remembers)
+            self._state.begin_batches([source, *beside], within=self._start > 0, replayed=replayed)
+            given: list[Any] = [loader, *others]
+            for place, sampler in enumerate(samplers if self._start else ()):
+                sampler.data = data_digest(given[place].dataset)  # which was restored
+            self._wrap_again()
         size = math.inf
         if beside:
             self._refuse_beside(samplers, [loader, *others])
@@ -458,6 +489,8 @@ class ElasticLoop:
             warn_of_unnamed(self._states.objects)
         if self.segment.resume is not None and pilot.should_log("resumed"):
             warn_of_restart(self.epoch, self._start)
+        if self._start and pilot.should_log("counted"):
+            warn_if_counted(self._given())
         if self.segment.world_size > 1 and pilot.should_log("slots"):
             precision = "float16" if self._scaled else ""
             warn_of_differences(self.segment.world_size, self._states.model, precision)
@@ -525,7 +558,7 @@ class ElasticLoop:
             verdict = self._controller.agree(
                 save=better or (self._controller.checkpoint_due and done < size)
             )
-            self._controller.apply(verdict, self.steps, value=value)
+            self._apply(verdict, value=value)
 
     def _look(self, *, ending: bool) -> None:
         value, self._unsaved = self._unsaved, None
@@ -537,7 +570,20 @@ class ElasticLoop:
             self._tell_horizon()
         better = value is not None and self._controller.best.improved(value)
         verdict = self._controller.agree(save=better or self._controller.checkpoint_due)
+        self._apply(verdict, value=value, ending=ending)
+
+    def _apply(self, verdict: StepDecision, *, value: float | None, ending: bool = False) -> None:
+        assert self._controller is not None and self._state is not None
+        verdict = self._state.possible(verdict)
         self._controller.apply(verdict, self.steps, value=value, ending=ending)
+
+    def _wrap_again(self) -> None:
+        """Average the gradients of other parameters, if some were frozen or thawed."""
+        if self._wrap is not None and self._wrapped != self._states.trained:
+            self.model = self._states.model  # the old one removes its hooks
+            self.model, self._wrapped = self._wrap(), self._states.trained
+            if self._scaling is not None and self._controller is not None:
+                self._scaling.listen(self.model, self._controller.consensus)
 
     def _trained_alike(self) -> ReplicatedState:
         return ReplicatedState(
@@ -548,7 +594,7 @@ class ElasticLoop:
         )
 
     def _take(self) -> dict[str, Any]:
-        assert self._controller is not None
+        assert self._controller is not None and self._state is not None
         position = {
             "position": [self.epoch, self._start],
             "steps": self.steps,
@@ -562,4 +608,4 @@ class ElasticLoop:
         }
         if self._scaling is not None:
             position["scaling"] = self._scaling.state()
-        return self._states.capture(position)
+        return self._state.capture(position, self._controller.consensus)

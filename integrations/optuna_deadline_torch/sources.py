@@ -129,6 +129,21 @@ def warn_if_zipped(batches: Any) -> bool:
     return zipped
 
 
+def warn_if_counted(batches: Any) -> None:
+    """Warn if the loop's batches are counted from where an epoch resumes.
+
+    Args:
+        batches: The loop's iterator of batches, in use.
+    """
+    for holder in gc.get_referrers(batches):
+        if isinstance(holder, (enumerate, itertools.islice)):
+            _log.warning(
+                "%s(loop.batches(...)) counts from 0 where an epoch resumes: count by loop.batch,"
+                " as in `if loop.batch == 99: break` at the end of the body.",
+                type(holder).__name__,
+            )
+
+
 def length_of(loader: Any) -> int:
     """The number of batches of a loader that cannot be distributed.
 

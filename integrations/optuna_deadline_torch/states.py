@@ -6,8 +6,9 @@ to resume from.
 
 from __future__ import annotations
 
+import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch import nn
 from optuna_deadline import plain_data
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.optimizer_state import whole_state
+from optuna_deadline_torch.module_walk import LoopWalk, structure
+from optuna_deadline_torch.object_walk import is_metric
+from optuna_deadline_torch.packing import plain_numbers, without_tensors
 
 
 class TrainingState:
@@ -30,7 +34,7 @@ class TrainingState:
 
     def __init__(self, model: Any, others: Mapping[str, Any]) -> None:
         for name, one in others.items():
-            if any(base.__module__.startswith("torchmetrics") for base in type(one).__mro__):
+            if is_metric(one):
                 raise DeadlineError(
                     f"{name}={type(one).__name__} is a metric, whose sums are divided between the"
                     " slots, so a checkpoint cannot hold them: leave it out, and let it "
@@ -47,6 +51,48 @@ class TrainingState:
         self._others = dict(others)
         watch(self.optimizers)
 
+    def walk(self, loaders: Sequence[Any]) -> LoopWalk:
+        """All that training may change and no object saves itself.
+
+        Args:
+            loaders: The loaders of the epoch.
+        """
+        return LoopWalk(self.model, self._others, loaders)
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """What the parts of a checkpoint must fit, by name."""
+        return structure(self.model, self.optimizers)
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Whether each parameter of the model is trained."""
+        return tuple([one.requires_grad for one in self.model.parameters()])
+
+    @property
+    def foreign(self) -> list[torch.Tensor]:
+        """What the optimizers train beside the model."""
+        own = set(map(id, self.model.parameters()))
+        return [one for one in _stepped(self.optimizers) if id(one) not in own]
+
+    def refuse_unsaved(self) -> None:
+        """Refuse to train what no checkpoint would hold.
+
+        Raises:
+            DeadlineError: An optimizer trains a parameter of an object that is not passed.
+        """
+        held = [one for one in self._others.values() if isinstance(one, nn.Module)]
+        known = {id(one) for module in held for one in module.parameters()}
+        known |= {id(one) for one in tensors_in(self._others.values())}
+        unsaved = [one for one in self.foreign if id(one) not in known]
+        if unsaved:
+            shapes = ", ".join(str(tuple(one.shape)) for one in unsaved[:5])
+            raise DeadlineError(
+                f"The optimizer trains {len(unsaved)} parameters that no checkpoint would hold"
+                f" ({shapes}), since nothing that ElasticLoop is given has them: pass their module"
+                " by a name of its own, as criterion=criterion, or make it a part of the model."
+            )
+
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimizers."""
@@ -59,12 +105,27 @@ class TrainingState:
 
     def capture(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """The whole present state; training may change it later."""
+        weights = self.model.state_dict()
+        for name, one in weights.items():
+            if not isinstance(one, torch.Tensor):  # a module's extra state
+                weights[name] = plain_numbers(one)
         return {
-            "state_dict": self.model.state_dict(),
+            "state_dict": weights,
             "states": {name: _state_of(name, one) for name, one in self._others.items()},
             "gradients": waiting(self.model, self.optimizers) | kept(self.model, self.optimizers),
             "optuna_deadline": dict(position),
         }
+
+    def check(self) -> None:
+        """Refuse before training what no checkpoint could be read with.
+
+        Raises:
+            DeadlineError: A state holds more than plain data.
+        """
+        buffer = io.BytesIO()
+        torch.save(without_tensors(self.capture({})), buffer)
+        buffer.seek(0)
+        read(buffer)
 
     def load(self, path: Path) -> dict[str, Any]:
         """Restore :meth:`capture`; returns the position that it was given."""
@@ -88,10 +149,23 @@ class TrainingState:
 
 def _state_of(name: str, one: Any) -> Any:
     """Its own state, as it is; the saver looks at it when it is written."""
-    return whole_state(one) if plain_data.has_state(one) else plain_data.state_of(name, one)
+    if plain_data.has_state(one):
+        return plain_numbers(whole_state(one))
+    return plain_data.state_of(name, one)
 
 
-def read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors in lists and dicts."""
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from tensors_in(one)
+        elif isinstance(one, dict):
+            yield from tensors_in(one.values())
+
+
+def read(path: Path | io.BytesIO, *, mmap: bool = False) -> dict[str, Any]:
     """Read a checkpoint into the host's memory.
 
     Raises:
@@ -124,11 +198,16 @@ def trained(
     model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters that optimizers step, by their names in the model."""
-    groups = (group for one in optimizers for group in one.param_groups)
-    wanted = {id(parameter) for group in groups for parameter in group["params"]}
+    wanted = set(map(id, _stepped(optimizers)))
     for name, parameter in model.named_parameters():
         if id(parameter) in wanted:
             yield name, parameter
+
+
+def _stepped(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
+    for one in optimizers:
+        for group in one.param_groups:
+            yield from group["params"]
 
 
 def waiting(

@@ -21,8 +21,8 @@ import torch
 from chains import assert_same, chain
 from elastic_harness import Plan, PlayedSegment, PlayedTrial, Seen
 from elastic_training import Net
-from optuna_deadline_lightning.packing import Unpackable, address, packed, put, same, unpacked
 from optuna_deadline_lightning.plain_state import PlainState
+from optuna_deadline_torch.packing import Unpackable, address, packed, put, same, unpacked
 from torch import nn
 
 from optuna_deadline.segments import SegmentEnd

@@ -9,10 +9,17 @@ from elastic_harness import Plan
 from verdicts import Habit
 
 
-def habit(words: str = "", *, each: bool = False, shifts: bool = False, **changes: Any) -> Habit:
+def habit(
+    words: str = "",
+    *,
+    each: bool = False,
+    shifts: bool = False,
+    late: bool = False,
+    **changes: Any,
+) -> Habit:
     """Of 7 batches in an epoch, of which the last has 4 samples."""
     plan = Plan("", training="loop_kinds", **{"samples": 100, **changes})
-    return Habit(plan, words, each=each, shifts=shifts)
+    return Habit(plan, words, each=each, shifts=shifts, late=late)
 
 
 HABITS = {
@@ -30,6 +37,10 @@ HABITS = {
     "zip(loop.batches(a), b)": habit("loop.batches(a, b)", net="zip"),
     "StackDataset(a, b)": habit(net="stacked"),
     "a break out of loop.batches": habit(net="break"),
+    "enumerate(loop.batches(loader))": habit("count by loop.batch", net="enumerate", each=True),
+    "a Subset of the samples with the largest losses": habit(net="hardest", each=True),
+    "a WeightedRandomSampler with weights from losses": habit(net="weighted by loss", each=True),
+    "a dataset that counts its reads": habit("is of a slot's slice", net="reads", each=True),
     "random_split without a generator": habit(net="random split"),
     "dropout": habit("Dropout", dropout=0.5),
     "augmentation in a dataset": habit("drawn at random", data="read at random"),
@@ -45,6 +56,8 @@ HABITS = {
         "Call loop.backward(loss)", net="loss.backward"
     ),
     "Adam": habit(net="adam"),
+    "a LambdaLR whose function counts its calls": habit(net="counted rate", each=True),
+    "a learning rate of NumPy": habit(net="rate of NumPy"),
     "LBFGS": replace(habit(net="lbfgs"), rounding=1e-9),  # its line search amplifies rounding
     "clip_grad_norm_": habit(net="clip"),
     "a step every three batches": habit(net="accumulate", each=True),
@@ -70,5 +83,16 @@ HABITS = {
         net="unused", options={"ddp": {"find_unused_parameters": True}}
     ),
     "a model that is wrapped already": habit("wrapped in DataParallel", net="wrapped"),
+    "a number that the model counts in an attribute": habit(net="count"),
+    "a mean of batches in an attribute of the model": habit(
+        "keeps attributes of the module", net="mean", late=True
+    ),
+    "layers that are frozen, and trained from an epoch on": habit(net="thaw", each=True),
+    "a learning rate that is set before an epoch's batches": habit(net="lower"),
+    "add_param_group in training": habit("keeps its slots", net="group"),
+    "a loss with parameters": habit("that no checkpoint would hold", net="criterion"),
+    "a loss with parameters that ElasticLoop is given": habit(
+        "parameters outside the model", net="criterion, passed"
+    ),
     "torch.compile of a part": habit(net="compiled part", epochs=1),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import elastic_data
+import numpy as np
 import torch
 from elastic_harness import Plan
 from elastic_training import data
@@ -17,9 +18,11 @@ from torch.optim import lr_scheduler
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
+    Dataset,
     StackDataset,
     Subset,
     TensorDataset,
+    WeightedRandomSampler,
     random_split,
 )
 
@@ -188,6 +191,63 @@ class Breaking(Training):
                 break
 
 
+@named("enumerate")
+class Enumerated(Training):
+    """Counts batches by itself."""
+
+    def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
+        for number, (x, y, ids) in enumerate(loop.batches(loader)):
+            yield x * (1 + 0.1 * number), y, ids
+
+
+class Choosing(Training):
+    def losses_of_all(self) -> torch.Tensor:
+        x, y, _ = self.samples[:]
+        with torch.no_grad():
+            return cross_entropy(self.model(x), y, reduction="none")
+
+
+@named("hardest")
+class Hardest(Choosing):
+    """Trains each epoch on the samples with the largest losses."""
+
+    def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
+        hardest = self.losses_of_all().topk(100).indices.tolist()
+        return loop.batches(DataLoader(Subset(self.samples, hardest), 16, shuffle=True))
+
+
+@named("weighted by loss")
+class WeightedByLoss(Choosing):
+    """Draws each epoch's samples by their losses."""
+
+    def loader(self) -> Any:
+        sampler = WeightedRandomSampler(self.losses_of_all().tolist(), len(self.samples))
+        return DataLoader(self.samples, self.plan.batch, sampler=sampler)
+
+    def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
+        loader.sampler.weights = self.losses_of_all()
+        return loop.batches(loader)
+
+
+class CountsReads(Dataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.data, self.reads = data, 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        x, y, ids = self.data[index]
+        return x * (1 + 0.001 * self.reads), y, ids
+
+
+@named("reads")
+class Reads(Training):
+    def loader(self) -> Any:
+        return DataLoader(CountsReads(self.samples), self.plan.batch, shuffle=True)
+
+
 # ---- losses
 
 
@@ -247,6 +307,33 @@ class Accumulating(Training):
             self.optimizer.step()
             self.optimizer.zero_grad()
         return loss
+
+
+@named("counted rate")
+class CountedRate(Training):
+    """A schedule whose function counts its calls."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        calls = [0]
+
+        def rate(_: int) -> float:
+            calls[0] += 1
+            return float(0.9 ** calls[0])
+
+        self.also["schedule"] = self.schedule = lr_scheduler.LambdaLR(self.optimizer, rate)
+
+    def step(self, loop: ElasticLoop, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = super().step(loop, x, y)
+        self.schedule.step()
+        return loss
+
+
+@named("rate of NumPy")
+class RateOfNumPy(Training):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=np.logspace(-2, -1, 3)[1])
 
 
 @named("lbfgs")
@@ -396,3 +483,95 @@ class CompiledPart(Training):
         net = super().net()
         net[0] = torch.compile(net[0], backend="eager")  # type: ignore[index]
         return net
+
+
+class Attributes(nn.Module):
+    """Its attributes change with training, and are no part of its ``state_dict``."""
+
+    def __init__(self, *, counts: bool, means: bool) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 12), nn.Linear(12, 2)
+        self.counts, self.means = counts, means
+        self.scale, self.mean = 1.0, torch.zeros(12, dtype=torch.double)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.layer(x))
+        if self.training and self.counts:
+            self.scale *= 1.01
+        if self.training and self.means:
+            self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+        score: torch.Tensor = self.head(hidden - self.mean) * self.scale
+        return score
+
+
+@named("count")
+class Counting(Training):
+    def net(self) -> nn.Module:
+        return Attributes(counts=True, means=False)
+
+
+@named("mean")
+class RunningMean(Training):
+    def net(self) -> nn.Module:
+        return Attributes(counts=False, means=True)
+
+
+class Beginning(Training):
+    """Does something before the batches of its second epoch."""
+
+    def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
+        if loop.epoch == 1:
+            self.begin()
+        return loop.batches(loader)
+
+    def begin(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.1
+
+
+KINDS["lower"] = Beginning
+
+
+@named("thaw")
+class Thawing(Beginning):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.model[0].requires_grad_(False)  # type: ignore[index,operator]
+
+    def begin(self) -> None:
+        self.model[0].requires_grad_(True)  # type: ignore[index,operator]
+
+
+@named("group")
+class NewGroup(Beginning):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.optimizer = torch.optim.SGD(self.model[-1].parameters(), lr=0.1)  # type: ignore[index]
+
+    def begin(self) -> None:
+        if len(self.optimizer.param_groups) == 1:
+            self.optimizer.add_param_group({"params": [*self.model[0].parameters()]})  # type: ignore[index]
+
+
+@named("criterion")
+class Criterion(Training):
+    """Trains its loss too."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.criterion = nn.Linear(2, 2).double()
+        trained = [*self.model.parameters(), *self.criterion.parameters()]
+        self.optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+
+    def loss(self, score: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(self.criterion(score), y)
+
+    def weights(self) -> dict[str, Any]:
+        return {**self.model.state_dict(), **self.criterion.state_dict(prefix="criterion.")}
+
+
+@named("criterion, passed")
+class PassedCriterion(Criterion):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.also["criterion"] = self.criterion

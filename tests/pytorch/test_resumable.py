@@ -30,6 +30,7 @@ class Scripted(WholeTrial):
         self.at, self.leave_at, self.kind = 0.0, leave_at, Kind.PAUSE
         self.path, self.resume, self.world_size = folder, resume, slots
         self.limits: list[int] = []
+        self.keeps = False
         self.saved: list[tuple[int, float | None, Path]] = []
 
     def progress(self, position: float) -> None:
@@ -37,6 +38,9 @@ class Scripted(WholeTrial):
 
     def limit_slots(self, slots: int, reason: str) -> None:
         self.limits.append(slots)
+
+    def keep_slots(self) -> None:
+        self.keeps = True
 
     def directive(self) -> Directive:
         return KEEP if self.at != self.leave_at else Directive(self.kind, "as scripted")
@@ -203,3 +207,89 @@ def test_what_cannot_be_resumed_is_refused(
             step.report(0.0)
     with pytest.raises(DeadlineError, match=r"Nothing was reported: call step\.report"):
         resumable(Reported(Scripted(tmp_path, None, None)), steps=1, state={}).result()
+
+
+class Counting(nn.Module):
+    """Keeps a number, a tensor and a buffer that its ``state_dict`` leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 3), nn.Linear(3, 1)
+        self.scale, self.mean = 1.0, torch.zeros(3)
+        self.register_buffer("norm", torch.zeros(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.layer(x))
+        self.scale *= 1.1
+        self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+        self.norm.mul_(0.5).add_(hidden.detach().square().mean(0))
+        score: torch.Tensor = self.head((hidden - self.mean) * self.scale / (1 + self.norm))
+        return score
+
+
+def thaw(trial: Any, change: Any = None) -> list[float]:
+    """Trains its first layer from the third step on, which it freezes after the loop is made."""
+    torch.manual_seed(0)
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    training = resumable(trial, steps=STEPS, state={"model": model, "optimizer": optimizer})
+    model.layer.requires_grad_(False)
+    for step in training:
+        if step == 3:
+            model.layer.requires_grad_(True)
+            if change is not None:
+                change(model, optimizer)
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step.report(loss.item())
+    return [p.sum().item() for p in model.state_dict().values()] + [model.scale]
+
+
+@pytest.mark.parametrize("at", range(1, STEPS))
+def test_what_a_model_keeps_outside_its_state_goes_on(at: int, tmp_path: Path) -> None:
+    whole = Reported(Scripted(tmp_path, None, None))
+    weights = thaw(whole)
+    first = Reported(Scripted(tmp_path, None, at))
+    with pytest.raises(SegmentEnd):
+        thaw(first)
+    between = Reported(Scripted(tmp_path, first.segment.saved[-1][2], at + 1))
+    if at + 1 < STEPS:
+        with pytest.raises(SegmentEnd):
+            thaw(between)
+        first = between
+    rest = Reported(Scripted(tmp_path, first.segment.saved[-1][2], None))
+    assert thaw(rest) == weights
+    assert rest.values == {step: whole.values[step] for step in rest.values}
+
+
+def add_layer(model: Any, optimizer: Any) -> None:
+    model.more = nn.Linear(2, 2)
+
+
+def add_group(model: Any, optimizer: Any) -> None:
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [(add_layer, "model.more"), (add_group, "optimizer")]
+)
+def test_a_trial_that_could_not_resume_keeps_its_slot(
+    change: Any, named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = Reported(Scripted(tmp_path, None, 4))
+    thaw(trial, change)
+    assert [*trial.values] == [*range(1, STEPS + 1)] and trial.segment.keeps
+    [line] = [one.getMessage() for one in caplog.records if "keeps its slot" in one.getMessage()]
+    assert named in line
+
+
+def test_a_parameter_that_no_checkpoint_would_hold_is_refused(tmp_path: Path) -> None:
+    model, weight = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*model.parameters(), weight], 0.1)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    trial = Reported(Scripted(tmp_path, None, None))
+    with pytest.raises(DeadlineError, match=r"trains 1 parameters that no .* \(\(2,\)\)"):
+        resumable(trial, steps=2, state=state)
+    resumable(trial, steps=2, state={**state, "weights": [weight]})

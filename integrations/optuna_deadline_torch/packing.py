@@ -184,6 +184,28 @@ def address(one: torch.Tensor) -> int:
         return 0
 
 
+def plain_numbers(value: Any) -> Any:
+    """A checkpoint's part with Python's numbers in place of NumPy's, such as a learning rate's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        return type(value)((plain_numbers(key), plain_numbers(one)) for key, one in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(plain_numbers(one) for one in value)
+    return value
+
+
+def without_tensors(value: Any) -> Any:
+    """A checkpoint's part with None in place of its tensors."""
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        return None
+    if type(value) in (dict, OrderedDict):
+        return {key: without_tensors(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return [without_tensors(one) for one in value]
+    return value
+
+
 def _kind(one: torch.Tensor) -> Any:
     return one.shape, one.dtype, one.device, _is_trained(one)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -12,21 +13,18 @@ from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
-from optuna_deadline_torch.data_digest import data_digest
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
-from torchmetrics import Metric
 
 from optuna_deadline.optimizer_state import load_in_place
-from optuna_deadline_lightning.packing import Unpackable, address, packed, put, unpacked
-from optuna_deadline_lightning.user_code import (
+from optuna_deadline_torch.data_digest import data_digest
+from optuna_deadline_torch.packing import Unpackable, address, packed, put, unpacked
+from optuna_deadline_torch.user_code import (
     CALLABLES,
     UserCode,
     is_of_any_library,
@@ -44,8 +42,6 @@ _UPDATES = "_update_count"  # of a metric
 _DEEP, _NEAR = 10, 8  # objects within objects; where those within a function begin
 _LONG, _FEW = 1000, 64  # items of a container, of one in data
 _MODULE_BYTES, _DATA_BYTES = 2**30, 2**16
-#: Attributes that Lightning and torch keep in a module.
-OF_MODULES = frozenset(vars(pl.LightningModule()))
 
 
 @dataclass(frozen=True)
@@ -91,16 +87,21 @@ class ObjectWalk:
         users: Tells the user's own code.
 
     Attributes:
+        of_modules: Attributes that a library keeps in a module.
+        foreign: Modules whose states a library keeps.
         places: The values.
         holders: By the name of an object, class or file, what sets an attribute there.
     """
+
+    of_modules: frozenset[str] = frozenset(vars(nn.Module()))
+    foreign: tuple[type, ...] = ()
 
     def __init__(self, users: UserCode) -> None:
         self.places: dict[str, Place] = {}
         self.holders: dict[str, Callable[[str, Any], None]] = {}
         self._users = users
         self._data = False  # whether it looks at data, which may be large
-        self._elsewhere: set[int] = set()  # the addresses of what Lightning's checkpoints hold
+        self._elsewhere: set[int] = set()  # the addresses of what checkpoints hold elsewhere
         self._seen: set[int] = set()
         self._paths: dict[int, str] = {}  # of objects of the user's own
         self._objects: dict[str, Any] = {}
@@ -151,10 +152,6 @@ class ObjectWalk:
                 partial(object.__setattr__, holder, name),  # also if it is frozen
                 depth,
             )
-        if isinstance(holder, HyperparametersMixin):
-            for name, value in holder.hparams.items():
-                put_back = partial(holder.hparams.__setitem__, name)
-                self._value(f"{path}.hparams[{name!r}]", value, put_back, depth, saves=saves)
         for name, value in list(held.items()):
             ours = name.startswith("_optuna_deadline")
             if name not in known and not ours and not (private and name.startswith("_")):
@@ -178,10 +175,10 @@ class ObjectWalk:
                 self._value(f"{key}({place})", default, nothing, _DEEP)
         self._attributes(key, function, depth=_DEEP)
 
-    def _metrics(self, key: str, parts: Mapping[str, nn.Module]) -> None:
+    def _metrics(self, key: str, parts: Mapping[str, Any]) -> None:
         """Add the states of metrics among the parts of a module outside the trained one."""
         for name, one in parts.items():
-            if isinstance(one, Metric) and id(one) not in self._seen:
+            if is_metric(one) and id(one) not in self._seen:
                 self._seen.add(id(one))
                 states = {state: getattr(one, state) for state in one._defaults}
                 states[_UPDATES] = int(one._update_count)
@@ -231,10 +228,10 @@ class ObjectWalk:
         saves: bool = False,
     ) -> None:
         plain = self._packed(value)
-        if isinstance(value, _STATEFUL):  # which Lightning may not know
+        if isinstance(value, _STATEFUL):  # which no checkpoint may know
             parts = dict(value.named_modules()) if isinstance(value, nn.Module) else {}
             self._metrics(key, parts)
-            if id(value) not in self._seen and not isinstance(value, pl.LightningModule):
+            if id(value) not in self._seen and not isinstance(value, self.foreign):
                 self._seen.add(id(value))
                 plain = self._packed(dict(value.state_dict()), _MODULE_BYTES)
                 load: Callable[[Any], Any] = value.load_state_dict
@@ -243,7 +240,7 @@ class ObjectWalk:
                 self.places[f"{key}.state_dict"] = Place(plain, None, load)
                 for name, part in parts.items():
                     if part is value or id(part) not in self._seen:
-                        self._attributes(f"{key}.{name}", part, OF_MODULES, depth=_DEEP)
+                        self._attributes(f"{key}.{name}", part, self.of_modules, depth=_DEEP)
         elif not isinstance(plain, Lost):
             self.places[key] = Place(plain, value, restore)
         elif type(value) in _CONTAINERS:
@@ -310,6 +307,12 @@ class ObjectWalk:
             if type(value) in _CONTAINERS:
                 return Lost(_shown(value))
             return Lost(held=None if self._data else value)
+
+
+def is_metric(one: Any) -> bool:
+    """Whether it is a metric of torchmetrics."""
+    library = sys.modules.get("torchmetrics")
+    return library is not None and isinstance(one, library.Metric)
 
 
 def fill(tensor: torch.Tensor, value: torch.Tensor) -> None:
