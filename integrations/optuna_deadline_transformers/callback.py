@@ -212,7 +212,7 @@ class DeadlineCallback(TrainerCallback):
         note_runs(self.trial)
         self._reported = axis.passed(state)
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader)
-        self._others = Others(self, self._resumed)
+        self._others = Others(self, self._resumed, also["model"])
         self._term.install()
         self._consensus.connect()
         if self.segment.world_size > 1:

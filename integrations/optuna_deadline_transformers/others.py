@@ -1,4 +1,4 @@
-"""What other callbacks and a subclass of ``Trainer`` count, which its checkpoints lack."""
+"""What other callbacks, a subclass of ``Trainer`` and the model keep beside its checkpoints."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_callback import CallbackHandler, ExportableState
 
+from optuna_deadline.module_values import ModuleValues
 from optuna_deadline.plain_attributes import PlainAttributes
 from optuna_deadline.plain_data import read_plain, write_plain
 
@@ -19,7 +20,7 @@ _Kind = TypeVar("_Kind")
 
 
 class Others:
-    """The plain attributes of the user's other objects in a training.
+    """The plain attributes of the user's other objects in a training, and of the model's parts.
 
     Until its first step the callback that owns this is called before the others: what they count
     at the start of an epoch is counted after the values of the segment before are back.
@@ -27,27 +28,29 @@ class Others:
     Args:
         own: The callback, whose ``on_train_begin`` is running.
         resumed: The folder that the training resumes from, if it does.
+        model: The bare model.
     """
 
-    def __init__(self, own: TrainerCallback, resumed: Path | None) -> None:
+    def __init__(self, own: TrainerCallback, resumed: Path | None, model: Any) -> None:
         self._handler = next(_callers(CallbackHandler), None)
         self._order: list[Any] = [] if self._handler is None else self._handler.callbacks
         users = [one for one in (*self._order, *_callers(Trainer)) if _is_users(one)]
         self._attributes = PlainAttributes([one for one in users if one is not own], _of_trainer())
+        self._modules = ModuleValues({"model": model})
         kept = None if resumed is None else resumed / _FILE
-        self._kept = read_plain(kept) if kept is not None and kept.exists() else {"values": {}}
+        self._kept = read_plain(kept) if kept is not None and kept.exists() else {}
         if self._handler is not None:
             self._handler.callbacks = [own, *(one for one in self._order if one is not own)]
 
     def begin_epoch(self) -> None:
         """Restore them; called at the start of each epoch."""
-        self._attributes.restore(self._kept["values"])
+        self._restore()
 
     def begin_step(self) -> None:
         """Restore them where a part of an epoch was trained; called at the start of each step."""
         if self._kept.get("epoch", 0.0) % 1:  # others have counted its start again
-            self._attributes.restore(self._kept["values"])
-        self._kept = {"values": {}}
+            self._restore()
+        self._kept = {}
         if self._handler is not None:
             now = self._handler.callbacks  # one of them may have been added or removed since
             kept = [one for one in self._order if any(one is other for other in now)]
@@ -56,8 +59,17 @@ class Others:
 
     def write(self, folder: Path, state: TrainerState) -> None:
         """Write them into a checkpoint."""
-        kept = {"values": self._attributes.changed(), "epoch": float(state.epoch or 0.0)}
+        kept = {
+            "values": self._attributes.changed(),
+            "modules": self._modules.changed(),
+            "epoch": float(state.epoch or 0.0),
+        }
         write_plain(kept, folder / _FILE)
+
+    def _restore(self) -> None:
+        if self._kept:
+            self._attributes.restore(self._kept["values"])
+            self._modules.restore(self._kept["modules"])
 
 
 def _callers(kind: type[_Kind]) -> Iterator[_Kind]:

@@ -84,10 +84,12 @@ def test_a_training_that_is_left_after_any_step_gives_the_same_weights_and_repor
 
 
 @pytest.mark.parametrize("leave_at", [1, 3, 4])
-def test_what_other_callbacks_and_the_trainer_count_goes_on(tmp_path: Path, leave_at: int) -> None:
+def test_what_other_callbacks_the_trainer_and_the_model_keep_goes_on(
+    tmp_path: Path, leave_at: int
+) -> None:
     def run(folder: Path, looks: int) -> Any:
         def train_counted(trial: Any) -> Any:
-            callbacks = [tiny_bert.Counting(), tiny_bert.Counting()]
+            callbacks = [tiny_bert.Counting(), tiny_bert.Counting(), tiny_bert.Thawing()]
             kind = tiny_bert.CountingTrainer
             return train(trial, folder, callbacks=callbacks, trainer=kind)
 

@@ -123,6 +123,26 @@ class Counting(TrainerCallback):
             group["lr"] = 0.01 / (self.begun + self.steps + 3 * self.epochs)
 
 
+class Thawing(TrainerCallback):
+    """Trains the embeddings from the second epoch on, with less and less dropout."""
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **also: Any
+    ) -> None:
+        model.bert.embeddings.requires_grad_(False)
+
+    def on_epoch_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **also: Any
+    ) -> None:
+        if round(state.epoch) == 1:
+            model.bert.embeddings.requires_grad_(True)
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **also: Any
+    ) -> None:
+        model.dropout.p *= 0.9
+
+
 class CountingTrainer(Trainer):
     """Weighs its losses by their number."""
 
