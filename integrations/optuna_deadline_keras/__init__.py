@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,14 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         return self._rounds.done
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore the built model and the other callbacks; called by Keras."""
+        """Restore the built model, its layers and the other callbacks; called by Keras."""
         if not self._rounds.elastic:
             return
         caller = sys._getframe(1).f_locals.get("self")  # no callback knows the others
         others = caller.callbacks if isinstance(caller, keras.callbacks.CallbackList) else ()
-        self._others = PlainAttributes([one for one in others if one is not self], _OF_KERAS)
+        known = _OF_KERAS | vars(keras.layers.Layer()).keys()
+        kept_by = [one for one in others if one is not self]
+        self._others = PlainAttributes([*kept_by, *_layers(self.model)], known)
         folder = self._rounds.folder
         if folder is None:
             return
@@ -85,7 +88,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         for variable, trains in zip(self.model.variables, kept["trainable"], strict=True):
             variable.trainable = trains
         set_random_state(kept["random"])
-        self._others.restore(kept["callbacks"])
+        self._others.restore(kept["attributes"])
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Note the time; called by Keras."""
@@ -123,4 +126,10 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         seeds = [keras.ops.convert_to_numpy(one).tolist() for one in self._seeds()]
         trainable = [bool(one.trainable) for one in self.model.variables]
         kept = {"seeds": seeds, "trainable": trainable, "random": random_state()}
-        write_plain({**kept, "callbacks": self._others.changed()}, folder / _RANDOM)
+        write_plain({**kept, "attributes": self._others.changed()}, folder / _RANDOM)
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    for one in getattr(model, "layers", ()):
+        yield one
+        yield from _layers(one)

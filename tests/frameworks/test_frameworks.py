@@ -90,7 +90,7 @@ def test_a_model_of_keras_may_freeze_layers_and_validate_seldom(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_other_callbacks_of_keras_count_goes_on(tmp_path: Path) -> None:
+def test_what_layers_and_other_callbacks_of_keras_keep_goes_on(tmp_path: Path) -> None:
     def others(keras: Any) -> list[Any]:
         class Slower(keras.callbacks.Callback):  # type: ignore[misc]
             epochs = 0
@@ -98,6 +98,7 @@ def test_what_other_callbacks_of_keras_count_goes_on(tmp_path: Path) -> None:
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 self.epochs += 1
                 self.model.optimizer.learning_rate = 0.1 / self.epochs
+                self.model.layers[1].rate *= 0.9
 
         early = {"monitor": "val_loss", "min_delta": 0.05, "patience": 4}
         found = keras.callbacks.EarlyStopping(**early, restore_best_weights=True)
