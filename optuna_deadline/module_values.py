@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.plain_attributes import PlainAttributes
 
 _BUFFER_BYTES = 2**20  # a larger one is no count or mean
@@ -61,21 +62,40 @@ class ModuleValues:
 
     def changed_structure(self) -> list[str]:
         """What a new process would not build as it is now."""
-        now = _structure(self._objects)
-        names = [*now, *(self._built.keys() - now.keys())]
-        return [name for name in names if now.get(name) != self._built.get(name)]
+        return changed_structure(self._built, _structure(self._objects))
 
-    def unsaved(self) -> list[tuple[int, ...]]:
-        """The shapes of parameters that an optimizer trains and that are in no module."""
-        known = {id(one) for _, one in _parameters(self._objects)}
-        known |= {id(one) for one in _tensors(self._objects.values())}
-        stepped = [
-            one
-            for optimizer in _optimizers(self._objects).values()
-            for group in optimizer.param_groups
-            for one in group["params"]
-        ]
-        return [tuple(one.shape) for one in stepped if id(one) not in known]
+
+def changed_structure(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names of parts that were added, removed or changed."""
+    names = [*now, *(before.keys() - now.keys())]
+    return [name for name in names if now.get(name) != before.get(name)]
+
+
+def refuse_unsaved(objects: Mapping[str, Any], remedy: str) -> None:
+    """Refuse to train what no checkpoint would hold.
+
+    Args:
+        objects: The objects that checkpoints hold, by name.
+        remedy: What to do, as the end of a sentence.
+
+    Raises:
+        DeadlineError: An optimizer trains a parameter of another object.
+    """
+    known = {id(one) for _, one in _parameters(objects)}
+    known |= {id(one) for one in _tensors(objects.values())}
+    unsaved = [
+        one
+        for optimizer in _optimizers(objects).values()
+        for group in optimizer.param_groups
+        for one in group["params"]
+        if id(one) not in known
+    ]
+    if unsaved:
+        shapes = ", ".join(str(tuple(one.shape)) for one in unsaved[:5])
+        raise DeadlineError(
+            f"An optimizer trains {len(unsaved)} parameters that no checkpoint would hold"
+            f" ({shapes}): {remedy}."
+        )
 
 
 def _modules(objects: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from optuna.exceptions import TrialPruned
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.module_values import ModuleValues
+from optuna_deadline.module_values import ModuleValues, refuse_unsaved
 from optuna_deadline.plain_data import (
     decoded,
     put_back,
@@ -65,7 +65,7 @@ class Resumable:
                 "a loop of resumable() trains in one process; ElasticLoop trains on several slots",
             )
             self._segment.horizon(steps)
-            _refuse_unsaved(ModuleValues(state))
+            refuse_unsaved(state, "name their module in the state too")
         self._values: ModuleValues | None = None  # once the loop has begun
         self._saved_values: Mapping[str, Any] | None = None
         self._keeps = False  # whether it was told to keep its slot
@@ -179,14 +179,6 @@ class Resumable:
                 )
             self._state[name] = put_back(self._state[name], decoded(found))
         self._saved_values, self._random = kept["values"], kept["random"]
-
-
-def _refuse_unsaved(values: ModuleValues) -> None:
-    if shapes := values.unsaved():
-        raise DeadlineError(
-            f"An optimizer in the state trains {len(shapes)} parameters that no checkpoint would"
-            f" hold ({', '.join(map(str, shapes[:5]))}): name their module in the state too."
-        )
 
 
 def resumable(

@@ -14,10 +14,11 @@ from lightning.pytorch.callbacks import BaseFinetuning, Callback, StochasticWeig
 from lightning.pytorch.utilities import CombinedLoader
 from optuna_deadline_torch.changed_values import ChangedValues, changed
 from optuna_deadline_torch.consensus import Consensus
-from optuna_deadline_torch.module_walk import changed_structure, structure
+from optuna_deadline_torch.module_walk import structure
 from optuna_deadline_torch.object_walk import Lost, ObjectWalk
 from optuna_deadline_torch.packing import same
 
+from optuna_deadline.module_values import changed_structure
 from optuna_deadline_lightning.walk import LIMITS, Walk
 
 _MODULE = ".state_dict"  # ends the name of a module, whose values may be too large to keep twice

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from optuna_deadline.module_values import changed_structure
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.changed_values import ChangedValues
 from optuna_deadline_torch.consensus import Consensus, StepDecision
 from optuna_deadline_torch.differences import warn_of_structure
-from optuna_deadline_torch.module_walk import LoopWalk, changed_structure
+from optuna_deadline_torch.module_walk import LoopWalk
 from optuna_deadline_torch.object_walk import ObjectWalk
 from optuna_deadline_torch.packing import same
 from optuna_deadline_torch.states import TrainingState

@@ -190,9 +190,3 @@ def structure(
         sizes = [len(group["params"]) for group in optimizer.param_groups]
         found[f"optimizer {place}"] = type(optimizer), groups and sizes
     return found
-
-
-def changed_structure(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What a resumed segment would not build as it is now."""
-    names = [*now, *(before.keys() - now.keys())]
-    return [name for name in names if now.get(name) != before.get(name)]

@@ -17,6 +17,7 @@ from torch import nn
 
 from optuna_deadline import plain_data
 from optuna_deadline.errors import DeadlineError
+from optuna_deadline.module_values import refuse_unsaved
 from optuna_deadline.optimizer_state import whole_state
 from optuna_deadline_torch.module_walk import LoopWalk, structure
 from optuna_deadline_torch.object_walk import is_metric
@@ -81,17 +82,11 @@ class TrainingState:
         Raises:
             DeadlineError: An optimizer trains a parameter of an object that is not passed.
         """
-        held = [one for one in self._others.values() if isinstance(one, nn.Module)]
-        known = {id(one) for module in held for one in module.parameters()}
-        known |= {id(one) for one in tensors_in(self._others.values())}
-        unsaved = [one for one in self.foreign if id(one) not in known]
-        if unsaved:
-            shapes = ", ".join(str(tuple(one.shape)) for one in unsaved[:5])
-            raise DeadlineError(
-                f"The optimizer trains {len(unsaved)} parameters that no checkpoint would hold"
-                f" ({shapes}), since nothing that ElasticLoop is given has them: pass their module"
-                " by a name of its own, as criterion=criterion, or make it a part of the model."
-            )
+        refuse_unsaved(
+            {"": self.model, **self._others},
+            "pass their module to ElasticLoop by a name of its own, as criterion=criterion, or let"
+            " it be a part of the model",
+        )
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -152,17 +147,6 @@ def _state_of(name: str, one: Any) -> Any:
     if plain_data.has_state(one):
         return plain_numbers(whole_state(one))
     return plain_data.state_of(name, one)
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors in lists and dicts."""
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif isinstance(one, (list, tuple)):
-            yield from tensors_in(one)
-        elif isinstance(one, dict):
-            yield from tensors_in(one.values())
 
 
 def read(path: Path | io.BytesIO, *, mmap: bool = False) -> dict[str, Any]:
