@@ -5,14 +5,17 @@ Attributes such as a temperature, which parameters are trained, and buffers that
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.plain_attributes import PlainAttributes
 
+_logger = logging.getLogger("optuna_deadline")
+_FEW = 5  # changed parts
 _BUFFER_BYTES = 2**20  # a larger one is no count or mean
 _OF_OPTIMIZERS = frozenset({"defaults", "state", "param_groups"})
 
@@ -69,6 +72,22 @@ def changed_structure(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     """The names of parts that were added, removed or changed."""
     names = [*now, *(before.keys() - now.keys())]
     return [name for name in names if now.get(name) != before.get(name)]
+
+
+def warn_of_structure(changed: Sequence[str], where: str) -> None:
+    """Log why a trial stays on its slots.
+
+    Args:
+        changed: What a new process would not build.
+        where: Where to build it, as in "in __init__".
+    """
+    _logger.warning(
+        "The trial keeps its slots to its end, since it could not resume from here: training has"
+        " changed %s, and a new process builds the model and its optimizers as they were. Build"
+        " everything %s, and freeze or train it by requires_grad.",
+        ", ".join(changed[:_FEW]) + (", ..." if len(changed) > _FEW else ""),
+        where,
+    )
 
 
 def refuse_unsaved(objects: Mapping[str, Any], remedy: str) -> None:

@@ -6,7 +6,6 @@ if the script has imported it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
@@ -16,7 +15,7 @@ from optuna.exceptions import TrialPruned
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.module_values import ModuleValues, refuse_unsaved
+from optuna_deadline.module_values import ModuleValues, refuse_unsaved, warn_of_structure
 from optuna_deadline.plain_data import (
     decoded,
     put_back,
@@ -28,8 +27,6 @@ from optuna_deadline.plain_data import (
 )
 from optuna_deadline.segments import Segment, segment, take_one_slot
 from optuna_deadline.values.scores import BestValue
-
-_logger = logging.getLogger("optuna_deadline")
 
 
 class Step(int):
@@ -68,7 +65,7 @@ class Resumable:
             refuse_unsaved(state, "name their module in the state too")
         self._values: ModuleValues | None = None  # once the loop has begun
         self._saved_values: Mapping[str, Any] | None = None
-        self._keeps = False  # whether it was told to keep its slot
+        self._keeps = False  # whether the trial keeps its slot to its end
         self._random: Mapping[str, Any] | None = None  # the generators' state where it resumes
         if self._segment.resume is not None:
             self._restore(read_plain(self._segment.resume))
@@ -136,13 +133,7 @@ class Resumable:
         changed = [] if self._values is None else self._values.changed_structure()
         if changed and not self._keeps:
             self._keeps = True
-            _logger.warning(
-                "The trial keeps its slot to its end, since it could not resume from here:"
-                " training has changed %s, and a new process builds what is in the state as it"
-                " was. Build everything before resumable(...), and freeze or train it by"
-                " requires_grad.",
-                ", ".join(changed),
-            )
+            warn_of_structure(changed, "before resumable(...)")
             self._segment.keep_slots()
         return bool(changed)
 

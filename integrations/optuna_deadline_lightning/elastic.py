@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.plugins import DoublePrecision
 from optuna_deadline_torch.consensus import ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import SegmentController
-from optuna_deadline_torch.differences import warn_of_differences, warn_of_structure
+from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import Direction
 from optuna_deadline_torch.measures import MetricWatcher
 from optuna_deadline_torch.packing import plain_numbers
@@ -24,6 +24,7 @@ from optuna_deadline_torch.warm_memory import TrainingObjects
 
 from optuna_deadline.directives import Kind
 from optuna_deadline.fits import FitSegment
+from optuna_deadline.module_values import warn_of_structure
 from optuna_deadline.optimizer_state import restore_kinds
 from optuna_deadline_lightning import boundaries, finders, mid_epoch, results
 from optuna_deadline_lightning.checkpoint_io import check_loadable, kinds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
@@ -70,20 +70,8 @@ class Walk(ModuleWalk):
         self._optimizers(trainer.optimizers)
         self._attributes("trainer", trainer, _of_trainers())
 
-    def _attributes(
-        self,
-        path: str,
-        holder: Any,
-        known: frozenset[str] = frozenset(),
-        *,
-        saves: bool = False,
-        depth: int = 0,
-    ) -> None:
-        super()._attributes(path, holder, known, saves=saves, depth=depth)
-        if isinstance(holder, HyperparametersMixin):
-            for name, value in holder.hparams.items():
-                put_back = partial(holder.hparams.__setitem__, name)
-                self._value(f"{path}.hparams[{name!r}]", value, put_back, depth, saves=saves)
+    def _mappings(self, holder: Any) -> dict[str, MutableMapping[str, Any]]:
+        return {"hparams": holder.hparams} if isinstance(holder, HyperparametersMixin) else {}
 
 
 def _saves(one: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 _log = logging.getLogger("optuna_deadline")
 _FEW_DIGITS = (torch.float16, torch.bfloat16)
 _NAMED = 3  # layers of a kind
-_FEW = 5  # changed parts
 
 
 def differences(model: nn.Module, precision: str = "") -> list[tuple[int, str]]:
@@ -66,22 +64,6 @@ def warn_of_restart(epoch: int, batch: int) -> None:
         " variables outside the checkpoint (sums, lists, random generators) start again.",
         epoch,
         batch,
-    )
-
-
-def warn_of_structure(changed: Sequence[str], where: str) -> None:
-    """Log why a trial stays on its slots.
-
-    Args:
-        changed: What a new process would not build.
-        where: Where to build it, as in "in __init__".
-    """
-    _log.warning(
-        "The trial keeps its slots to its end, since it could not resume from here: training has"
-        " changed %s, and a new process builds the model and its optimizers as they were. Build"
-        " everything %s, and freeze or train it by requires_grad.",
-        ", ".join(changed[:_FEW]) + (", ..." if len(changed) > _FEW else ""),
-        where,
     )
 
 

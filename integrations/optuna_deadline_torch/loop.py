@@ -241,7 +241,7 @@ class ElasticLoop:
     def epochs(self) -> Iterator[int]:
         """The remaining epochs, numbered from 0."""
         if self._controller is not None and self._state is not None:
-            self._state.begin()
+            self._state.begin(within=self._start > 0)
             self._controller.start()
         while not self._over and (self._start or not self._trained):
             self._in_epoch, self._dealt = True, False

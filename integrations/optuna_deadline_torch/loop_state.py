@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from optuna_deadline.module_values import changed_structure
+from optuna_deadline.module_values import changed_structure, warn_of_structure
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.changed_values import ChangedValues
 from optuna_deadline_torch.consensus import Consensus, StepDecision
-from optuna_deadline_torch.differences import warn_of_structure
 from optuna_deadline_torch.module_walk import LoopWalk
 from optuna_deadline_torch.object_walk import ObjectWalk
 from optuna_deadline_torch.packing import same
@@ -56,13 +55,18 @@ class LoopState:
         self._values.load(position["values"])
         return position
 
-    def begin(self) -> None:
+    def begin(self, *, within: bool) -> None:
         """Restore again what code has set since; call it before the first epoch.
+
+        Args:
+            within: Whether that epoch resumes after some of its batches, before which everything
+                is restored.
 
         Raises:
             DeadlineError: A state holds more than plain data.
         """
-        self._restore()
+        if not within:
+            self._restore()
         self._values.begin()
         self._built = self._states.structure
         self._states.check()
@@ -151,18 +155,19 @@ class LoopValues(ChangedValues):
                 of the epoch before have changed, such as a count of reads, and not those that
                 code between epochs has set.
         """
-        assert self._first is not None
         self._loaders = loaders
         walk = self._look()
-        now = _of_loaders(walk.values())
-        self._first = {**now, **self._first}
-        counted = self._saved.get("counted", {})
-        self._put_back(
-            walk,
-            lambda name: within or (name in counted and same(now.get(name), counted[name])),
-        )
-        self._saved, self._counted = {}, dict(counted) if within else {}
-        self._begun = _of_loaders(self.values())
+        self._begun = now = _of_loaders(walk.values())
+        self._first = {**now, **(self._first or {})}
+        self._counted = {}
+        if self._saved:
+            counted = self._saved["counted"]
+            self._put_back(
+                walk,
+                lambda name: within or (name in counted and same(now.get(name), counted[name])),
+            )
+            self._saved, self._counted = {}, counted if within else {}
+            self._begun = _of_loaders(self.values())
 
     def state(self, consensus: Consensus) -> dict[str, Any]:
         """The changed values in plain form; every rank calls it.
@@ -173,10 +178,11 @@ class LoopValues(ChangedValues):
         walk = self._look()
         now = walk.values()
         names, state = self._divided(consensus, now, walk.choices)
+        first = self._first or {}
         counted = {
-            name: self._first[name]
-            for name in names & self._begun.keys() & (self._first or {}).keys()
-            if self._first is not None and not same(self._begun[name], now[name])
+            name: first[name]
+            for name in names & self._begun.keys() & first.keys()
+            if not same(self._begun[name], now[name])
         }
         counted |= self._counted
         if self._saved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -145,6 +145,10 @@ class ObjectWalk:
         private = type(holder).__module__.partition(".")[0] in ("lightning", "torch")
         held = getattr(holder, "__dict__", {})
         self.holders[path] = held.__setitem__
+        for mapping, items in self._mappings(holder).items():
+            for name, value in items.items():
+                put_back = partial(items.__setitem__, name)
+                self._value(f"{path}.{mapping}[{name!r}]", value, put_back, depth, saves=saves)
         for name in _slots(holder):
             self._value(
                 f"{path}.{name}",
@@ -157,6 +161,10 @@ class ObjectWalk:
             if name not in known and not ours and not (private and name.startswith("_")):
                 key = f"{path}.{name}" if path else name
                 self._value(key, value, partial(held.__setitem__, name), depth, saves=saves)
+
+    def _mappings(self, holder: Any) -> dict[str, MutableMapping[str, Any]]:
+        """By name, what an object keeps in a mapping that is no plain one."""
+        return {}
 
     def _inside(self, key: str, function: FunctionType) -> None:
         """Add what a function keeps: variables around it, changeable defaults, attributes."""

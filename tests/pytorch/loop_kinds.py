@@ -309,26 +309,6 @@ class Accumulating(Training):
         return loss
 
 
-@named("counted rate")
-class CountedRate(Training):
-    """A schedule whose function counts its calls."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        calls = [0]
-
-        def rate(_: int) -> float:
-            calls[0] += 1
-            return float(0.9 ** calls[0])
-
-        self.also["schedule"] = self.schedule = lr_scheduler.LambdaLR(self.optimizer, rate)
-
-    def step(self, loop: ElasticLoop, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = super().step(loop, x, y)
-        self.schedule.step()
-        return loss
-
-
 @named("rate of NumPy")
 class RateOfNumPy(Training):
     def __init__(self, *args: Any) -> None:
@@ -387,17 +367,38 @@ class TwoPaces(Two):
         return loss
 
 
-@named("one cycle")
-class OneCycle(Training):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.schedule = lr_scheduler.OneCycleLR(self.optimizer, 0.3, total_steps=21)
-        self.also["schedule"] = self.schedule
+class Scheduled(Training):
+    """With a schedule that steps after the optimizer."""
+
+    schedule: Any
 
     def step(self, loop: ElasticLoop, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         loss = super().step(loop, x, y)
         self.schedule.step()
         return loss
+
+
+@named("one cycle")
+class OneCycle(Scheduled):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.schedule = lr_scheduler.OneCycleLR(self.optimizer, 0.3, total_steps=21)
+        self.also["schedule"] = self.schedule
+
+
+@named("counted rate")
+class CountedRate(Scheduled):
+    """A schedule whose function counts its calls."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        calls = [0]
+
+        def rate(_: int) -> float:
+            calls[0] += 1
+            return float(0.9 ** calls[0])
+
+        self.also["schedule"] = self.schedule = lr_scheduler.LambdaLR(self.optimizer, rate)
 
 
 @named("schedule unnamed")
