@@ -33,7 +33,7 @@ class _Record:
     """The entry of one fit in a checkpoint's index."""
 
     name: str
-    first_step: int  # the trial's step at which the fit starts
+    first_step: int  # the trial's step that is the fit's step 0
     last_step: int  # the trial's step of the fit's last report
 
 
@@ -54,11 +54,17 @@ class FitSegment(FolderCheckpoints, Segment):
     """
 
     def __init__(
-        self, whole: Segment, fits: TrialFits, record: _Record, resume: Path | None
+        self,
+        whole: Segment,
+        fits: TrialFits,
+        record: _Record,
+        resume: Path | None,
+        number: int,
     ) -> None:
         self._whole = whole
         self._fits = fits
         self.record = record
+        self.number = number
         self.resume = resume
         self.elastic, self.rank, self.world_size = whole.elastic, whole.rank, whole.world_size
         self.topics = fits.topics  #: topics of which the fits have warned or agreed
@@ -107,13 +113,17 @@ class FitSegment(FolderCheckpoints, Segment):
         self._whole.horizon(self.record.first_step + last_step)
 
     def end(self, save: Callable[[], Any]) -> None:
-        """Save the fit's last state with ``save``; later checkpoints contain it too.
+        """Save the last state of one of several fits; later checkpoints contain it too.
 
         Every rank calls it.
+
+        Args:
+            save: Saves the state; not called if that is saved already, or not needed.
         """
-        self._ending = True
-        save()
-        self._ending, self.ended = False, True
+        if self.elastic and self.record.name and not self.ended:
+            self._ending = True
+            save()
+            self._ending, self.ended = False, True
 
     def publish(self, path: Path, *, step: int, value: float | None = None) -> None:
         """Make a finished file the trial's newest checkpoint."""
@@ -142,7 +152,7 @@ class FitSegment(FolderCheckpoints, Segment):
 
     def _complete(self, path: Path) -> None:
         if self._ending:
-            self.last_state = self._fits.place_of(self)
+            self.last_state = self._fits.place_of(self.number)
             shutil.copyfile(path, self.last_state)
         self._fits.add_ended(path, self)
 
@@ -160,11 +170,12 @@ class TrialFits:
         self.topics: set[str] = set()  #: topics on which one of them has already warned or agreed
         self._saved = {} if whole.resume is None else _index_of(whole.resume)
 
-    def begin(self, name: str | None) -> FitSegment:
+    def begin(self, name: str | None, first: int) -> FitSegment:
         """The next fit.
 
         Args:
             name: Its name; None for the only fit of a trial.
+            first: The number of its first step.
 
         Raises:
             DeadlineError: It would resume from the checkpoint of another fit.
@@ -176,22 +187,19 @@ class TrialFits:
             raise DeadlineError(
                 f"Two fits of this trial are called {name!r}: name each by itself."
             )
-        first = self._begun[-1].record.last_step + 1 if self._begun else 0
-        record = _Record("" if name is None else name, first, first - 1)
+        start = self._begun[-1].record.last_step + 1 - first if self._begun else 0
+        record = _Record("" if name is None else name, start, start + first - 1)
         resume = self._whole.resume
         if name is not None and resume is not None:
             record, resume = self._resumed(record, resume)
-        fit = FitSegment(self._whole, self, record, resume)
+        fit = FitSegment(self._whole, self, record, resume, len(self._begun))
         if resume is not None and resume != self._whole.resume:
             fit.ended, fit.last_state = True, resume
         self._begun.append(fit)
         return fit
 
-    def place_of(self, fit: FitSegment) -> Path:
+    def place_of(self, number: int) -> Path:
         """The file with the last state of a fit, while the trial is on this host."""
-        return self._place(self._begun.index(fit))
-
-    def _place(self, number: int) -> Path:
         # Workers recognise the trial's files by this prefix and delete them after its end.
         name = f"segment-{self._whole.fence:06d}-fit-{number}-rank-{self._whole.rank}.ckpt"
         return self._whole.folder / name
@@ -200,7 +208,7 @@ class TrialFits:
         """Add the fits that have ended before ``current`` to its checkpoint."""
         if not current.record.name:
             return
-        before = [fit for fit in self._begun[: self._begun.index(current)] if fit.last_state]
+        before = [fit for fit in self._begun[: current.number] if fit.last_state]
         with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
             folder = archive.namelist()[0].partition("/")[0]
             for number, fit in enumerate(before):
@@ -217,7 +225,7 @@ class TrialFits:
         found = self._saved[number]
         if number == max(self._saved):
             return found, checkpoint
-        place = self._place(len(self._begun))
+        place = self.place_of(len(self._begun))
         with zipfile.ZipFile(checkpoint) as archive:
             folder = archive.namelist()[0].partition("/")[0]
             with archive.open(f"{folder}/fits/{number}.ckpt") as member, open(place, "wb") as file:
@@ -234,7 +242,7 @@ class TrialFits:
         if not last.ended:
             raise DeadlineError(
                 f"The fit {last.record.name!r} has not ended before {name!r} begins: train one "
-                "fit after the other, and call loop.result() after each loop."
+                "fit after the other, and call result() after each."
             )
 
 
@@ -251,12 +259,13 @@ def _index_of(checkpoint: Path) -> dict[int, _Record]:
 _FITS = "_optuna_deadline_fits"  # an attribute of the trial object
 
 
-def begin_fit(trial: Any, name: str | None) -> FitSegment:
+def begin_fit(trial: Any, name: str | None, first: int = 0) -> FitSegment:
     """The segment of the trial's next fit.
 
     Args:
         trial: The trial that the objective was called with.
         name: The fit's name; None for the only fit of a trial.
+        first: The number of its first step.
 
     Raises:
         DeadlineError: It would resume from the checkpoint of another fit.
@@ -265,4 +274,4 @@ def begin_fit(trial: Any, name: str | None) -> FitSegment:
     if fits is None:
         fits = TrialFits(segment(trial))
         setattr(trial, _FITS, fits)
-    return fits.begin(name)
+    return fits.begin(name, first)

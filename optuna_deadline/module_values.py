@@ -90,6 +90,26 @@ def warn_of_structure(changed: Sequence[str], where: str) -> None:
     )
 
 
+def warn_of_schedulers(objects: Mapping[str, Any], remedy: str) -> None:
+    """Log that a scheduler of a saved optimizer is not saved.
+
+    torch marks the ``step`` of an optimizer that has a scheduler, except a ``ReduceLROnPlateau``.
+
+    Args:
+        objects: The objects that checkpoints hold, by name.
+        remedy: What to do, as the end of a sentence.
+    """
+    served = {id(getattr(one, "optimizer", None)) for one in objects.values()}
+    for one in _optimizers(objects).values():
+        if hasattr(one.step, "_wrapped_by_lr_sched") and id(one) not in served:
+            _logger.warning(
+                "A scheduler of %s is in no checkpoint and starts again each time that the trial"
+                " resumes: %s.",
+                type(one).__name__,
+                remedy,
+            )
+
+
 def refuse_unsaved(objects: Mapping[str, Any], remedy: str) -> None:
     """Refuse to train what no checkpoint would hold.
 

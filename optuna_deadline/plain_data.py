@@ -10,6 +10,7 @@ import io
 import pickle
 import random
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from optuna_deadline.optimizer_state import load_whole_state, whole_state
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, collections.Counter, collections.OrderedDict)
 _ARRAY = "numpy array"  # the key under which its bytes are saved
+_WITHOUT_TORCH = "plain/data.pkl"  # the member of a file
 
 
 def encoded(value: Any, name: str) -> Any:
@@ -50,6 +52,11 @@ def encoded(value: Any, name: str) -> Any:
 def has_state(value: Any) -> bool:
     """Whether an object saves and loads its state itself."""
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def is_data(value: Any) -> bool:
+    """Whether it is neither an object with a state of its own nor a random generator."""
+    return not has_state(value) and _generator(value) is None
 
 
 def state_of(name: str, value: Any) -> Any:
@@ -207,17 +214,18 @@ def write_plain(kept: Mapping[str, Any], path: Path) -> None:
     torch = sys.modules.get("torch")
     with path.open("wb") as file:
         if torch is None:
-            pickle.dump(kept, file)
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr(_WITHOUT_TORCH, pickle.dumps(kept))
         else:
             torch.save(kept, file)
 
 
 def read_plain(path: Path) -> Mapping[str, Any]:
-    torch = sys.modules.get("torch")
-    with path.open("rb") as file:
-        found: Mapping[str, Any]
-        if torch is None:
-            found = _PlainUnpickler(file).load()
-        else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
+    found: Mapping[str, Any]
+    with zipfile.ZipFile(path) as archive:
+        if _WITHOUT_TORCH in archive.namelist():
+            with archive.open(_WITHOUT_TORCH) as member:
+                found = _PlainUnpickler(member).load()
+            return found
+    found = sys.modules["torch"].load(path, map_location="cpu", weights_only=True)
     return found

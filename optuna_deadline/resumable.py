@@ -7,7 +7,8 @@ if the script has imported it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 from optuna.exceptions import TrialPruned
@@ -15,9 +16,16 @@ from optuna.exceptions import TrialPruned
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.module_values import ModuleValues, refuse_unsaved, warn_of_structure
+from optuna_deadline.fits import begin_fit
+from optuna_deadline.module_values import (
+    ModuleValues,
+    refuse_unsaved,
+    warn_of_schedulers,
+    warn_of_structure,
+)
 from optuna_deadline.plain_data import (
     decoded,
+    is_data,
     put_back,
     random_state,
     read_plain,
@@ -25,7 +33,7 @@ from optuna_deadline.plain_data import (
     state_of,
     write_plain,
 )
-from optuna_deadline.segments import Segment, segment, take_one_slot
+from optuna_deadline.segments import take_one_slot
 from optuna_deadline.values.scores import BestValue
 
 
@@ -43,14 +51,19 @@ class Resumable:
     """A training that continues where its last segment was paused; see :func:`resumable`."""
 
     def __init__(
-        self, trial: Any, steps: int, state: MutableMapping[str, Any], save_every: float
+        self,
+        trial: Any,
+        steps: int,
+        state: MutableMapping[str, Any],
+        save_every: float,
+        fit: str | None,
     ) -> None:
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise DeadlineError(f"steps must be a whole number from 1, but got {steps!r}.")
         self._trial, self._steps, self._state = trial, steps, state
         self._save_every = save_every
-        self._segment: Segment = segment(trial)
-        self._best = BestValue(getattr(self._segment, "direction", "minimize"))
+        self._segment = begin_fit(trial, fit, first=1)
+        self._best = BestValue(self._segment.direction or "minimize")
         self._value: float | None = None
         self._begun = self._done = 0  # the present step, and the last one that has ended
         self._reported: float | None = None  # of the present step
@@ -64,23 +77,17 @@ class Resumable:
             self._segment.horizon(steps)
             refuse_unsaved(state, "name their module in the state too")
         self._values: ModuleValues | None = None  # once the loop has begun
-        self._saved_values: Mapping[str, Any] | None = None
         self._keeps = False  # whether the trial keeps its slot to its end
-        self._random: Mapping[str, Any] | None = None  # the generators' state where it resumes
         if self._segment.resume is not None:
-            self._restore(read_plain(self._segment.resume))
+            kept = self._restore(self._segment.resume, is_data)  # code before the loop may read it
+            self._begun = self._done = self._saved = kept["step"]
+            self._value, self._best.value = kept["value"], kept["best"]
 
     def __iter__(self) -> Iterator[Step]:
         """The steps that are left; a pause, a pruning and the deadline end the loop."""
-        # Only now: what is made before the loop draws too, and may set what training changes.
-        self._values = ModuleValues(self._state)
-        if self._saved_values is not None:
-            self._values.restore(self._saved_values)
-            self._saved_values = None
-        if self._random is not None:
-            set_random_state(self._random)
-            self._random = None
-        while self._done < self._steps:
+        if self._values is None:
+            self._begin()
+        while self._done < self._steps and not self._segment.ended:
             step = Step(self._done + 1)
             step._training = self
             self._begun, self._reported = int(step), None
@@ -88,10 +95,20 @@ class Resumable:
             if self._is_over():
                 return
 
+    def _begin(self) -> None:
+        if self._segment.elastic:
+            warn_of_schedulers(self._state, 'name it in the state, as {"scheduler": scheduler}')
+        self._values = ModuleValues(self._state)
+        if self._segment.resume is not None:
+            # Only now: code before the loop draws, copies and sets as it did in the first segment.
+            kept = self._restore(self._segment.resume)
+            self._values.restore(kept["values"] or {})
+            set_random_state(kept["random"])
+
     def record(self, step: int, value: float) -> None:
         """Report a value to the study."""
         self._value = self._reported = float(value)
-        self._trial.report(self._value, step)
+        self._segment.report(self._trial, self._value, step)
 
     def result(self) -> float:
         """The last reported value, also of an earlier segment; return it from the objective.
@@ -103,6 +120,7 @@ class Resumable:
             raise DeadlineError("Nothing was reported: call step.report(value) in the loop.")
         if self._begun > self._done:  # after a break out of the loop
             self._end_step()
+        self._segment.end(self._write)
         return self._value
 
     def _is_over(self) -> bool:
@@ -144,8 +162,10 @@ class Resumable:
             self._save()
 
     def _save(self) -> None:
-        if self._saved == self._done:
-            return
+        if self._saved != self._done:
+            self._write()
+
+    def _write(self) -> None:
         kept = {
             "step": self._done,
             "value": self._value,
@@ -159,21 +179,28 @@ class Resumable:
         )
         self._saved, self._saved_at = self._done, time.monotonic()
 
-    def _restore(self, kept: Mapping[str, Any]) -> None:
-        self._begun = self._done = self._saved = kept["step"]
-        self._value, self._best.value = kept["value"], kept["best"]
+    def _restore(
+        self, checkpoint: Path, wanted: Callable[[Any], bool] = lambda _: True
+    ) -> Mapping[str, Any]:
+        kept = read_plain(checkpoint)
         for name, found in kept["state"].items():
             if name not in self._state:
                 raise DeadlineError(
                     f"The checkpoint has state[{name!r}], and this loop has none: name the same "
                     "state in every segment of a trial."
                 )
-            self._state[name] = put_back(self._state[name], decoded(found))
-        self._saved_values, self._random = kept["values"], kept["random"]
+            if wanted(self._state[name]):
+                self._state[name] = put_back(self._state[name], decoded(found))
+        return kept
 
 
 def resumable(
-    trial: Any, *, steps: int, state: MutableMapping[str, Any], save_every: float = 60.0
+    trial: Any,
+    *,
+    steps: int,
+    state: MutableMapping[str, Any],
+    save_every: float = 60.0,
+    fit: str | None = None,
 ) -> Resumable:
     """The steps of a training loop that workers can pause and resume.
 
@@ -203,13 +230,16 @@ def resumable(
             tensors are filled in place; numbers and texts are put back into this mapping, so read
             them from it.
         save_every: Seconds between two checkpoints without a best value.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Call ``training.result()`` after each loop.
 
     Returns:
         An iterable of the steps that are left, as numbers from 1 with the method ``report``.
 
     Raises:
-        DeadlineError: An argument is invalid, or a value in ``state`` cannot be saved.
+        DeadlineError: An argument is invalid, a value in ``state`` cannot be saved, or the trial
+            has a second loop without a name.
         TrialPruned: In plain Optuna, the pruner ends the trial.
         SegmentEnd: Under a worker, the loop leaves its slot.
     """
-    return Resumable(trial, steps, state, save_every)
+    return Resumable(trial, steps, state, save_every, fit)

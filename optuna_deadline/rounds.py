@@ -20,7 +20,8 @@ from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.segments import Segment, segment, take_one_slot
+from optuna_deadline.fits import begin_fit
+from optuna_deadline.segments import take_one_slot
 from optuna_deadline.values.scores import BestValue
 
 _logger = logging.getLogger("optuna_deadline")
@@ -55,24 +56,33 @@ class Rounds:
         rounds: The number of rounds of a whole training.
         report_every: Rounds between two reports.
         save_every: Seconds between two checkpoints without a best value, under a worker.
+        fit: The name of the training, if the trial has several.
+        remedy: How a framework continues a model, as the end of a sentence.
     """
 
     def __init__(
-        self, trial: Any, rounds: int, *, report_every: int = 1, save_every: float = 60.0
+        self,
+        trial: Any,
+        rounds: int,
+        *,
+        report_every: int = 1,
+        save_every: float = 60.0,
+        fit: str | None = None,
+        remedy: str = "",
     ) -> None:
         for name, number in (("rounds", rounds), ("report_every", report_every)):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
         self._trial, self.rounds, self._every = trial, rounds, report_every
-        self._save_every = save_every
-        self._segment: Segment = segment(trial)
+        self._save_every, self._remedy = save_every, remedy
+        self._segment = begin_fit(trial, fit, first=1)
         self.validated = self._segment.validated  #: takes the seconds of a validation
         self.elastic = self._segment.elastic
         self.done = 0  #: the rounds before this segment
         self._round = 0  # the last one
         self._value: float | None = None  # the last report
         self._reported = 0  # its round
-        self._best = BestValue(getattr(self._segment, "direction", "minimize"))
+        self._best = BestValue(self._segment.direction or "minimize")
         self._stays = False  # whether it could not resume
         self._unsaved = False  # whether no checkpoint has been saved since the best value
         self._saved_at = time.monotonic()
@@ -84,10 +94,17 @@ class Rounds:
             kept = json.loads((self.folder / _STATE).read_text())
             self.done = self._round = kept["round"]
             self._value, self._best.value = kept["value"], kept["best"]
+            if self._segment.ended:
+                self.rounds = self.done  # also after an early stop
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is one of several fits, and has ended in an earlier segment."""
+        return self._segment.ended
 
     def working_file(self, name: str) -> Path:
         """A file of this segment alone, for a framework that writes by itself."""
-        folder = working_folder(self._segment, "files")
+        folder = working_folder(self._segment, "files", self._segment.number)
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / name
 
@@ -96,6 +113,15 @@ class Rounds:
         """The rounds that are left."""
         return self.rounds - self.done
 
+    def begin(self) -> None:
+        """Begin the training; before its first round, this may be called again.
+
+        Raises:
+            DeadlineError: It is the second one, and a trial that resumes would mix them.
+        """
+        if self._round > self.done and self.elastic:
+            raise _second_training()
+
     def after(self, number: int, value: Callable[[], float] | None, *, ends: bool = False) -> Move:
         """Report after a round, and decide what follows.
 
@@ -103,7 +129,16 @@ class Rounds:
             number: The number of the round, from 1 over all segments.
             value: Returns its value; None if it has none.
             ends: Whether the training has been ended here by something else.
+
+        Raises:
+            DeadlineError: It does not follow the round before.
         """
+        if self.ended:
+            return Move(stop=number >= self.rounds)
+        if number <= self.done:
+            raise self.begun_anew()
+        if number <= self._round:
+            raise _second_training()
         if number > self.rounds:  # of a framework that trains at least one
             return Move(stop=True)
         self._round, last = number, ends or number == self.rounds
@@ -121,6 +156,13 @@ class Rounds:
         since = time.monotonic() - self._saved_at
         due = (improved and since >= _BEST_EVERY) or since >= self._save_every
         return Move(due or (last and self._unsaved))
+
+    def begun_anew(self) -> DeadlineError:
+        """The error of a training that does not continue its model."""
+        return DeadlineError(
+            f"The trial resumes after round {self.done}, and its training begins anew: "
+            f"{self._remedy}."
+        )
 
     def stay(self, reason: str) -> None:
         """Let the trial keep its slot, since a resumed training would be another one."""
@@ -165,7 +207,7 @@ class Rounds:
         self._unsaved, self._saved_at = self._unsaved and not exact, time.monotonic()
 
     def result(self, write: Callable[[Path], Any]) -> float:
-        """The last report, of an earlier segment too, once a best model is saved.
+        """The last report, of an earlier segment too, once a best or a fit's last model is saved.
 
         Raises:
             DeadlineError: Nothing was reported.
@@ -177,12 +219,13 @@ class Rounds:
             )
         if self.elastic and self._unsaved:
             self.save(write)
+        self._segment.end(lambda: self.save(write))
         return self._value
 
     def _report(self, value: float) -> bool:
         """Report; returns whether the value is the best so far."""
         self._value, self._reported = float(value), self._round
-        self._trial.report(self._value, self._round)
+        self._segment.report(self._trial, self._value, self._round)
         best = self._best.improved(self._value)
         self._unsaved |= best
         return best
@@ -206,9 +249,12 @@ class BoosterCallback:
         rounds: The number of rounds of a whole training.
         report_every: Rounds between two reports.
         save_every: Seconds between two checkpoints without a best value, under a worker.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Call :meth:`result` after each.
     """
 
     file = ""  #: the model in the folder of a checkpoint
+    remedy = ""  #: how a resumed training continues the model
 
     def __init__(
         self,
@@ -218,10 +264,18 @@ class BoosterCallback:
         rounds: int,
         report_every: int = 1,
         save_every: float = 60.0,
+        fit: str | None = None,
     ) -> None:
         super().__init__()
         self.monitor = monitor
-        self._rounds = Rounds(trial, rounds, report_every=report_every, save_every=save_every)
+        self._rounds = Rounds(
+            trial,
+            rounds,
+            report_every=report_every,
+            save_every=save_every,
+            fit=fit,
+            remedy=self.remedy,
+        )
 
     @property
     def rounds_left(self) -> int:
@@ -252,6 +306,13 @@ class BoosterCallback:
 
     def _write(self, model: Any, folder: Path) -> None:
         raise NotImplementedError
+
+
+def _second_training() -> DeadlineError:
+    return DeadlineError(
+        "This DeadlineCallback has reported another training: make one for each, with a name such "
+        'as DeadlineCallback(..., fit="fold-1").'
+    )
 
 
 def metric(found: Mapping[str, float], monitor: str) -> float:

@@ -29,6 +29,11 @@ class DeadlineCallback(BoosterCallback):
         rounds: The number of rounds of a whole training, the model's ``iterations``.
         report_every: Rounds between two reports.
         save_every: Seconds between two snapshots while it trains, under a worker.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Call :meth:`result` after each.
+
+    Raises:
+        DeadlineError: The objective has a second training without a name.
 
     Example:
         ```python
@@ -40,6 +45,7 @@ class DeadlineCallback(BoosterCallback):
     """
 
     file = "model.cbm"
+    remedy = "pass **deadline.fit_options() to fit"
 
     def __init__(
         self,
@@ -49,8 +55,9 @@ class DeadlineCallback(BoosterCallback):
         rounds: int,
         report_every: int = 1,
         save_every: float = 60.0,
+        fit: str | None = None,
     ) -> None:
-        super().__init__(trial, monitor, rounds=rounds, report_every=report_every)
+        super().__init__(trial, monitor, rounds=rounds, report_every=report_every, fit=fit)
         self._save_every = save_every
         self._move: Move = GO_ON  # once the training has stopped
         self._error: BaseException | None = None
@@ -61,6 +68,7 @@ class DeadlineCallback(BoosterCallback):
         """Options of ``fit``: where CatBoost writes the snapshot, and resumes from."""
         if not self._rounds.elastic:
             return {}
+        self._rounds.begin()
         self._snapshot = self._rounds.working_file(_SNAPSHOT)
         if self._rounds.folder is not None:
             shutil.copyfile(self._rounds.folder / _SNAPSHOT, self._snapshot)

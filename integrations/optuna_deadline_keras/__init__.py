@@ -40,6 +40,11 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         monitor: The metric to report, such as ``"val_loss"``.
         epochs: The number of epochs of a whole training, as ``fit`` is given it.
         save_every: Seconds between two checkpoints without a best value, under a worker.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Call :meth:`result` after each.
+
+    Raises:
+        DeadlineError: The objective has a second training without a name.
 
     Example:
         ```python
@@ -56,20 +61,36 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         ```
     """
 
-    def __init__(self, trial: Any, monitor: str, *, epochs: int, save_every: float = 60.0) -> None:
+    def __init__(
+        self,
+        trial: Any,
+        monitor: str,
+        *,
+        epochs: int,
+        save_every: float = 60.0,
+        fit: str | None = None,
+    ) -> None:
         super().__init__()
         self.monitor = monitor
-        self._rounds = Rounds(trial, epochs, save_every=save_every)
+        self._epochs = epochs
+        self._rounds = Rounds(
+            trial,
+            epochs,
+            save_every=save_every,
+            fit=fit,
+            remedy="pass initial_epoch=deadline.initial_epoch to fit",
+        )
         self._validating_since = 0.0
         self._others = PlainAttributes(())
 
     @property
     def initial_epoch(self) -> int:
         """The epoch that this segment begins with; 0 at the start of the trial."""
-        return self._rounds.done
+        return self._epochs if self._rounds.ended else self._rounds.done
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the built model, its layers and the other callbacks; called by Keras."""
+        self._rounds.begin()
         if not self._rounds.elastic:
             return
         caller = sys._getframe(1).f_locals.get("self")  # no callback knows the others

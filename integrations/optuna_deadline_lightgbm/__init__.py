@@ -36,6 +36,11 @@ class DeadlineCallback(BoosterCallback):
         rounds: The number of rounds of a whole training.
         report_every: Rounds between two reports.
         save_every: Seconds between two checkpoints without a best value, under a worker.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Call :meth:`result` after each.
+
+    Raises:
+        DeadlineError: The objective has a second training without a name.
 
     Example:
         ```python
@@ -53,6 +58,7 @@ class DeadlineCallback(BoosterCallback):
     """
 
     file = "model.txt"
+    remedy = "pass init_model=deadline.model"
     order = 20  #: among callbacks, before early stopping
 
     @property
@@ -63,6 +69,10 @@ class DeadlineCallback(BoosterCallback):
     def __call__(self, env: CallbackEnv) -> None:
         """Report, save, leave or prune; called by LightGBM after each round."""
         found = env.evaluation_result_list or []
+        if self._rounds.ended:  # LightGBM has trained one round more
+            raise EarlyStopException(env.begin_iteration - 1, found)
+        if env.iteration == env.begin_iteration:
+            self._rounds.begin()
         if anew := _UNRESUMED & {str(env.params.get(name)) for name in _BOOSTING}:
             self._rounds.stay(f"LightGBM cannot continue {anew.pop()!r} from a model")
 
@@ -77,4 +87,4 @@ class DeadlineCallback(BoosterCallback):
         if isinstance(model, lightgbm.CVBooster):
             raise no_cross_validation("lightgbm.cv")
         booster = getattr(model, "booster_", model)
-        booster.save_model(str(folder / self.file), num_iteration=-1)
+        booster.save_model(str(folder / self.file))

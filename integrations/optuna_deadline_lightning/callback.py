@@ -145,7 +145,7 @@ class DeadlineCallback(Callback):
             before_runs(self._look_at)
         else:
             known_direction(trial, self.segment, mode)  # raises for a mode that contradicts it
-        if self._elastic is None and scaling is not None:
+        if self._elastic is None:
             Scaling(scaling)  # one device has nothing to scale, but a wrong name is an error
 
     # ---- for the objective

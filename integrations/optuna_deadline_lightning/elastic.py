@@ -18,7 +18,7 @@ from optuna_deadline_torch.packing import plain_numbers
 from optuna_deadline_torch.regimes import regime_name
 from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
 from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
-from optuna_deadline_torch.scaling import Scaling, refuse_other
+from optuna_deadline_torch.scaling import Scaling
 from optuna_deadline_torch.seeding import READING, reseed
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
@@ -347,8 +347,8 @@ class ElasticFit:
         self._rates = state["rates"]
         if self.scaled is not None:
             self._base_batch = self.scaled.load(state.get("scaling"))
-        elif "scaling" in state:
-            refuse_other(state["scaling"], None)
+        else:
+            Scaling(None).load(state.get("scaling"))
         self._adopt_samplers(self._samplers)
 
     def name_regime(self, trainer: pl.Trainer) -> None:

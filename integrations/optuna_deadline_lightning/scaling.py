@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.sampler import ElasticBatchSampler
-from optuna_deadline_torch.scaling import Scaling, load
+from optuna_deadline_torch.scaling import Scaling
 
 from optuna_deadline.errors import DeadlineError
 
@@ -72,11 +72,11 @@ class ScaledFit:
     def state(self, step: int) -> dict[str, Any]:
         """The state for the next segment, with ``step`` of the epoch."""
         batch = self.batch(step) if step and self._sampler is not None else 0
-        return {"batch": batch, **self.scaling.state()}
+        return {"batch": batch, **(self.scaling.state() or {})}
 
     def load(self, state: dict[str, Any] | None) -> int:
         """Restore :meth:`state`; returns the next base batch."""
-        load(self.scaling, state)
+        self.scaling.load(state)
         return int(state["batch"]) if state else 0
 
     # ---- from the first step to the last
@@ -161,7 +161,7 @@ def _scaler(trainer: pl.Trainer) -> Any:
     return getattr(trainer.precision_plugin, "scaler", None)
 
 
-def _refuse(trainer: pl.Trainer, rule: str) -> None:
+def _refuse(trainer: pl.Trainer, rule: str | None) -> None:
     """Refuse fits whose steps cannot be longer.
 
     Raises:

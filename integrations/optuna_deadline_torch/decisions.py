@@ -93,13 +93,9 @@ class SegmentController:
         self._saved_at = time.monotonic()
 
     def end_fit(self, step: int) -> None:
-        """Save the last state of one of several fits, for segments that start after it.
-
-        Every rank calls it.
-        """
-        fit = self.segment
-        if isinstance(fit, FitSegment) and fit.record.name and not fit.ended:
-            fit.end(lambda: self._save(step, None, wait=True))
+        """Save the last state of one of several fits; every rank calls it."""
+        if isinstance(self.segment, FitSegment):
+            self.segment.end(lambda: self._save(step, None, wait=True))
 
     def start(self) -> None:
         """Start the time to the next safety checkpoint."""

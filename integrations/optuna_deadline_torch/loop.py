@@ -7,7 +7,6 @@ does not matter whether a scheduler steps before or after the report.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,42 +19,21 @@ from torch import nn
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
-from optuna_deadline.segments import take_one_slot
-from optuna_deadline_torch.consensus import ReplicatedState, StepDecision
-from optuna_deadline_torch.data_digest import data_digest
-from optuna_deadline_torch.decisions import SegmentController
-from optuna_deadline_torch.differences import (
-    warn_of_differences,
-    warn_of_restart,
-)
-from optuna_deadline_torch.direction import direction_of
+from optuna_deadline_torch.epoch_data import EpochData
 from optuna_deadline_torch.first_trial import check_first
-from optuna_deadline_torch.loaders import main_process_reader
-from optuna_deadline_torch.loop_state import LoopState
+from optuna_deadline_torch.loop_segment import LoopOptions, LoopSegment
 from optuna_deadline_torch.measures import MetricWatcher
-from optuna_deadline_torch.ranks import connect, refuse_wrapped, slot_device, wrapped
+from optuna_deadline_torch.ranks import refuse_wrapped, slot_device
 from optuna_deadline_torch.regimes import precision_of, regime_name
-from optuna_deadline_torch.sample_order import fingerprints, refuse_another_order, refuse_undealt
-from optuna_deadline_torch.sampler import ElasticBatchSampler, one_weight
-from optuna_deadline_torch.scaling import Scaling, Schedules, load, warn_of_unnamed
+from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.scaling import Scaling, Schedules
 from optuna_deadline_torch.seeding import Generators, reseed
-from optuna_deadline_torch.sources import (
-    LoaderSources,
-    endless,
-    length_of,
-    warn_if_counted,
-    warn_if_zipped,
-)
-from optuna_deadline_torch.states import TrainingState, read
-from optuna_deadline_torch.warm_memory import TrainingObjects
+from optuna_deadline_torch.sources import LoaderSources
+from optuna_deadline_torch.states import TrainingState
 
 Batch = TypeVar("Batch")
 _BEFORE = -1  # the position before an epoch's first batch
 _ROUNDING = 1e-9  # of an epoch
-_FOREIGN = (
-    "its optimizer trains parameters outside the model, whose gradients the slots would not share:"
-    " make their module a part of the model"
-)
 
 
 class ElasticLoop:
@@ -66,7 +44,7 @@ class ElasticLoop:
     between any two optimizer steps, without losing or repeating one: the batch size of the loader
     is that of the whole step, and each batch is distributed to the slots.
 
-    In a segment that resumes, the objective runs from its beginning. The constructor restores the
+    In a segment that resumes, the objective runs from its beginning. :meth:`epochs` restores the
     states, and both loops continue at the checkpoint. So a sum over an epoch's batches covers only
     those of this segment, and a loader that is read without :meth:`batches` starts again: read
     several as ``loop.batches(a, b)``.
@@ -147,7 +125,6 @@ class ElasticLoop:
         if check and not self.segment.record.first_step:  # the first fit
             check_first(trial, self.segment)
         self.device = slot_device(self.segment.elastic)  #: the device for batches
-        self.model: nn.Module = model.to(self.device)  #: the model to call in training
         self.epoch = 0  #: the current epoch, from 0
         self.batch = 0  #: the current batch, from 0 in each epoch
         self.steps = 0  #: optimizer steps so far, over all segments
@@ -161,95 +138,66 @@ class ElasticLoop:
         self._start = 0  # the batch to resume with
         self._over = False
         self._scaled = any("GradScaler" in type(one).__name__ for one in also.values())
-        self._sources = LoaderSources(partial(ElasticBatchSampler, seed=seed), None)
-        self._order: dict[str, Any] | None = None  # fingerprints before the checkpoint
-        self._ordered: Sequence[ElasticBatchSampler] = ()  # loaders whose order was checked
         self._given: Callable[[], Any] = lambda: None  # the batches that the user iterates over
-        self._checked_order = False  # whether the user's iteration was checked
         self._in_epoch = self._dealt = self._dealing = self._evaluating = False
-        self._measures = MetricWatcher(
-            lambda: self._evaluating or not self._dealing,
-            lambda: self._controller is not None and self._controller.should_log("mean"),
-        )
         self._unsaved: float | None = None  # a value whose weights are not saved yet
         self._pending = 0  # batches that no optimizer step has used
         self._weight, self._weighed = 1.0, True
         self._precision: str | None = None  # of the epoch's first loss
-        self._loaders: Sequence[Any] = ()  # of the epoch
-        self._states = TrainingState(model, {"optimizer": optimizer, **also})
-        self._scaling = None if scaling is None else Scaling(scaling)
-        if self._scaling is not None:
-            self._scaling.watch(optimizer, *also.values())
-        self._controller: SegmentController | None = None
-        self._state: LoopState | None = None  # under a worker
-        self._wrap: Callable[[], nn.Module] | None = None  # on several slots
-        self._wrapped: tuple[bool, ...] = ()  # which parameters it averages
+        self._data: EpochData | None = None  # of the epoch
+        self._states = TrainingState(model.to(self.device), {"optimizer": optimizer, **also})
+        self._scaling = Scaling(scaling)
+        self._scaling.watch(optimizer, *also.values())
+        self._elastic: LoopSegment | None = None
+        self._measures = MetricWatcher(
+            lambda: self._evaluating or not self._dealing,
+            lambda: self._elastic is not None and self._elastic.controller.should_log("mean"),
+        )
+        self._sources = LoaderSources(partial(ElasticBatchSampler, seed=seed), None)
         if self.segment.elastic:
-            self._states.refuse_unsaved()
-            if self._states.foreign:
-                take_one_slot(self.segment, _FOREIGN)
-            self._controller = self._take_part(trial, mode, save_every, ddp or {}, equal_shards)
+            options = LoopOptions(seed, save_every, mode, ddp or {}, equal_shards)
+            self._take_part(options)
         self._schedules = Schedules(() if scaling is None else also.values())
         optimizer.register_step_post_hook(self._stepped)
 
-    def _take_part(
-        self,
-        trial: Any,
-        mode: str | None,
-        save_every: float,
-        ddp: Mapping[str, Any],
-        even: bool,
-    ) -> SegmentController:
-        pilot = SegmentController(
+    def _take_part(self, options: LoopOptions) -> None:
+        self._elastic = LoopSegment(
+            self.trial,
             self.segment,
-            direction=direction_of(trial, self.segment, mode),
-            seed=self._seed,
-            save_every=save_every,
-            take_state=self._take,
-            trained=self._trained_alike,
-            verify=partial(read, mmap=True),
-            training_objects=lambda: TrainingObjects(self._states.objects),
-            grows=self._scaling is not None,
-            even=even,
+            self.device,
+            self._states,
+            self._scaling,
+            options,
+            self._position,
         )
-        pilot.term.install()
         self._measures.watch()
-        self._state = LoopState(self._states, self.segment, self.device, pilot.should_log)
-        self._sources = LoaderSources(pilot.deal, self.segment.world_size)
-        if (position := self._state.load()) is not None:
+        self._sources = self._elastic.sources
+        if (position := self._elastic.resume()) is not None:
             self.epoch, self._start = position["position"]
             self.steps, self.value = position["steps"], position["value"]
             self._over = position["over"]
-            self._sources.resume(position["loader"])
-            self._order = position["order"]
-            load(self._scaling, position.get("scaling"))
-            pilot.logged_topics.update(position["told"])
-            pilot.best.value, pilot.reported = position["best"], position["reported"]
-            self._reported = pilot.reported
-        if self.segment.world_size > 1:
-            connect(self.device)
-            self._wrap = partial(wrapped, self._states.model, self.device, ddp)
-            self.model, self._wrapped = self._wrap(), self._states.trained
-            if self._scaling is not None:
-                self._scaling.listen(self.model, pilot.consensus)
-        pilot.consensus.connect()
+            self._reported = position["reported"]
         self._tell_horizon()
-        return pilot
+
+    @property
+    def model(self) -> nn.Module:
+        """The model to call in training."""
+        return self._states.model if self._elastic is None else self._elastic.model
 
     # ---- the two loops
 
     def epochs(self) -> Iterator[int]:
         """The remaining epochs, numbered from 0."""
-        if self._controller is not None and self._state is not None:
-            self._state.begin(within=self._start > 0)
-            self._controller.start()
+        if self._elastic is not None:
+            self._elastic.begin()
+        self._schedules.start()
         while not self._over and (self._start or not self._trained):
             self._in_epoch, self._dealt = True, False
             self._reseed(_BEFORE)
             yield self.epoch
             self._in_epoch = False
             self.epoch, self._start = self.epoch + 1, 0
-            self._look(ending=self._over or self._trained)
+            self._end_epoch(ending=self._over or self._trained)
 
     @overload
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]: ...
@@ -274,21 +222,21 @@ class ElasticLoop:
         Instead of ``zip(loop.batches(a), b)``, where ``b`` is not distributed and starts again in
         a resumed epoch, write ``loop.batches(a, b)``.
         """
-        batches = self._batches(loader, others)
+        batches = self._batches([loader, *others])
         self._given = weakref.ref(batches)  # weak: a `break` has to end it
         return batches
 
-    def _batches(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Generator[Any]:
+    def _batches(self, loaders: Sequence[Iterable[Any]]) -> Generator[Any]:
         if not self._in_epoch or self._dealt or self._unsaved is not None:
             raise DeadlineError(
                 "Ask for loop.batches(...) once in each epoch of loop.epochs(), before the report:"
                 " one place in the data is all that a checkpoint keeps."
             )
         self._dealt = self._dealing = True
-        if self._controller is not None:
+        if self._elastic is not None:
             self._measures.watch()
         try:
-            yield from self._deal(loader, others)
+            yield from self._deal(loaders)
         finally:  # also after a `break`
             self._measures.end_batch()
             self._dealing = False
@@ -303,17 +251,14 @@ class ElasticLoop:
         self._precision = self._precision or precision_of(loss)
         scaled = loss if self._weight == 1.0 else loss * self._weight
         scaled.backward()  # type: ignore[no-untyped-call]
-        if self._scaling is not None:
-            self._scaling.after_backward(self.model.parameters())
+        self._scaling.after_backward(self.model.parameters())
 
     def advance(self, scheduler: Any) -> None:
         """``scheduler.step()``, as often as a step or an epoch counts under ``scaling``.
 
         A scheduler that watches a metric is stepped once.
         """
-        times = 1
-        if self._scaling is not None:
-            times = self._scaling.ticks if self._dealing else self._scaling.epochs()
+        times = self._scaling.ticks if self._dealing else self._scaling.epochs()
         self._schedules.advance(scheduler, times)
 
     @property
@@ -352,16 +297,17 @@ class ElasticLoop:
                 " ElasticLoop is given: step at the last batch of an epoch too, and before a"
                 " report, else a pause here would lose them."
             )
-        if self._controller is not None:
-            self._controller.leave_if_diverged()
+        if self._elastic is not None:
+            self._elastic.controller.leave_if_diverged()
         self._evaluating = False
         self.value = self._unsaved = float(value)
         self._reported = self._step
-        if self._precision is not None:  # an epoch may resume after its last batch
-            self.segment.regime(regime_name(self._loaders, precision=self._precision))
+        if self._precision is not None and self._data is not None:  # it may resume at its end
+            loaders = self._data.samplers or self._data.loaders
+            self.segment.regime(regime_name(loaders, precision=self._precision))
         self.segment.report(self.trial, self.value, self._reported)
-        if self._controller is not None:
-            self._controller.reported = self._reported
+        if self._elastic is not None:
+            self._elastic.controller.reported = self._reported
         elif out_of_time(self.trial):
             self._over = True  # not a pruning: the objective returns its last value
         elif self.trial.should_prune():
@@ -381,20 +327,18 @@ class ElasticLoop:
             )
         if self._unsaved is not None:
             self._over = True
-            self._look(ending=True)
-        elif self._controller is not None:
-            self._controller.saver.wait()
-        if self._controller is not None and self.segment.record.name:
+            self._end_epoch(ending=True)
+        elif self._elastic is not None:
+            self._elastic.controller.saver.wait()
+        if self._elastic is not None and self.segment.record.name:
             self._over = True  # the next fit starts in a segment in which this one has ended
-            self._controller.end_fit(self.steps)
+            self._elastic.controller.end_fit(self.steps)
         return self.value
 
     # ---- internal
 
     def _tell_horizon(self) -> None:
-        passes = self._epochs
-        if self._scaling is not None:
-            passes = self._scaling.passes(passes, self.epoch)
+        passes = self._scaling.passes(self._epochs, self.epoch)
         self.segment.horizon(passes * self._per_epoch - 1)
 
     @property
@@ -410,135 +354,56 @@ class ElasticLoop:
 
     @property
     def _trained(self) -> bool:
-        if self._scaling is not None:
-            return self._scaling.complete(self._epochs, self.epoch)
-        return self.epoch >= self._epochs
+        return self._scaling.complete(self._epochs, self.epoch)
 
-    def _deal(self, loader: Iterable[Any], others: Sequence[Iterable[Any]]) -> Iterator[Any]:
-        source = self._sources.get(loader)
-        first: Any = getattr(source, "batch_sampler", None)
-        exact = isinstance(first, ElasticBatchSampler)
-        beside = [self._sources.get_beside(one) for one in others]
-        samplers = [one.batch_sampler for one in (source, *beside)] if exact else []
-        readers = (part for one in (source, *beside) for part in main_process_reader(one))
-        self._own = Generators(*readers, self._states.model)
-        self._loaders, self._precision = samplers or [loader, *others], None
-        if self._state is not None:
-            replayed = not (exact or self._sources.remembers)
-            self._state.begin_batches([source, *beside], within=self._start > 0, replayed=replayed)
-            given: list[Any] = [loader, *others]
-            for place, sampler in enumerate(samplers if self._start else ()):
-                sampler.data = data_digest(given[place].dataset)  # which was restored
-            self._wrap_again()
-        size = math.inf
-        if beside:
-            self._refuse_beside(samplers, [loader, *others])
-        if exact:
-            first.cycles = False
-            for sampler in samplers:
-                sampler.seek(self.epoch, self._start)
-            self._look_at_order(samplers)
-            size = len(first.epoch_batches(self.epoch))
-            for number in range(self._start, size) if beside else ():
-                one_weight(samplers, number)  # before the first step, if at all
-        elif self._per_epoch > 1:
-            size = length_of(loader)
-        batches, done = iter(source), self._start
-        more = [endless(one) for one in beside]
-        if self._scaling is not None and not done:
+    def _deal(self, loaders: Sequence[Iterable[Any]]) -> Iterator[Any]:
+        data = self._data = EpochData.of(loaders, self._sources, self._scaling.rule)
+        self._own, self._precision = data.generators(self._states.model), None
+        if self._elastic is not None:
+            self._elastic.begin_batches(data, within=self._start > 0)
+        data.seek(self.epoch, self._start)
+        if self._elastic is not None:
+            self._elastic.check_order(data, self.epoch, self._start)
+        size = data.size(self.epoch, self._start, needed=self._per_epoch > 1)
+        if not (done := self._start):
             self._scaling.begin_pass(size)
-        if not exact and not self._sources.remembers:
-            for number in range(done):
-                self._reseed(number)
-                next(batches, None)
-        while not (self._scaling and done and self._scaling.complete(self._epochs, self.epoch)):
+        batches = data.read(done, self._reseed)
+        while not (done and self._trained):
             self._reseed(done)  # also for reads of samples, and for code after the last step
             try:
                 batch = next(batches)
             except StopIteration:
                 return
-            if more:
-                batch = (batch, *map(next, more))
-            if exact:
-                refuse_undealt(samplers)
-            if self._controller is not None and not self._checked_order:
-                self._checked_order = True
-                self._tell(self._controller)
+            if self._elastic is not None:
+                precision = "float16" if self._scaled else ""
+                self._elastic.log_differences(self._given(), self.epoch, done, precision)
             self.batch = done
-            self._weight = one_weight(samplers, done) if exact else 1.0
-            self._weighed = False
+            self._weight, self._weighed = data.weight(done), False
             self._pending += 1
-            growth = first.growth(done) if exact else 1
-            if self._scaling is not None:
-                self._scaling.begin(growth, even=growth > 1 and first.even(done))
+            growth = data.growth(done)
+            self._scaling.begin(growth, even=data.even(done))
             self._shares = int(min((done + growth) / size, 1.0) * self._per_epoch + _ROUNDING)
             self._evaluating = False
             self._measures.begin_batch(weight=self._weight)
             yield batch
             self._measures.end_batch()
-            done += growth
-            self._start = done
-            self._after_batch(done, size)
+            self._start = done = done + growth
+            self._after_batch(size)
             if self._over:
                 return
 
-    def _tell(self, pilot: SegmentController) -> None:
-        """Log what differs from an uninterrupted training on one slot; before the first step."""
-        if self.segment.rank == 0:
-            warn_if_zipped(self._given())
-            warn_of_unnamed(self._states.objects)
-        if self.segment.resume is not None and pilot.should_log("resumed"):
-            warn_of_restart(self.epoch, self._start)
-        if self._start and pilot.should_log("counted"):
-            warn_if_counted(self._given())
-        if self.segment.world_size > 1 and pilot.should_log("slots"):
-            precision = "float16" if self._scaled else ""
-            warn_of_differences(self.segment.world_size, self._states.model, precision)
-
-    def _refuse_beside(self, samplers: Sequence[Any], loaders: Sequence[Any]) -> None:
-        if not samplers:
-            raise DeadlineError(
-                f"The first of several loaders must be dealt too, and {type(loaders[0]).__name__}"
-                " cannot be: pass DataLoaders over map-style datasets to loop.batches(a, b)."
-            )
-        if len({id(one) for one in loaders}) < len(loaders):
-            raise DeadlineError(
-                "loop.batches(a, a) has one loader twice: pass two loaders over the same data."
-            )
-        if self._scaling is not None:
-            raise DeadlineError(
-                "scaling=... trains on the batches of one loader: pass one over pairs, such as"
-                " those of torch.utils.data.StackDataset(a, b)."
-            )
-
-    def _look_at_order(self, samplers: Sequence[ElasticBatchSampler]) -> None:
-        """Refuse batches that would differ in another segment or rank."""
-        if self._controller is None:  # under plain Optuna training is never interrupted
-            return
-        if samplers != self._ordered:  # or one loader for each epoch
-            consensus = self._controller.consensus
-            refuse_another_order(
-                samplers, self.epoch, self._start, consensus=consensus, saved=self._order
-            )
-        self._ordered, self._order = samplers, None
-
-    def _order_so_far(self) -> dict[str, Any] | None:
-        if not self._ordered:  # no batch was requested yet, or none is distributed
-            return self._order
-        return fingerprints(self._ordered, self.epoch, self._start, self.segment.world_size)
-
     def _reseed(self, place: int) -> None:
         # under plain Optuna the process may hold more than this trial
-        if self._controller is not None:
+        if self._elastic is not None:
             reseed(self._seed, self.epoch, place, self.segment.rank, own=self._own)
 
     def _stepped(self, *_: Any) -> None:
         self.steps += 1
         self._pending = 0
 
-    def _after_batch(self, done: int, size: float) -> None:
+    def _after_batch(self, size: float) -> None:
         if self._pending and self._unsaved is None:  # no step here: nothing is finished
-            if self._scaling is not None:
+            if self._scaling.rule is not None:
                 raise DeadlineError(
                     "With scaling=... step the optimizer after each batch: a larger batch takes"
                     " the place of gradients of several."
@@ -551,61 +416,24 @@ class ElasticLoop:
             )
         self._schedules.look()
         value, self._unsaved = self._unsaved, None
-        if self._controller is not None:
-            self.segment.progress((self.epoch + min(done / size, 1.0)) * self._per_epoch)
-            better = value is not None and self._controller.best.improved(value)
+        if self._elastic is not None:
+            progress = (self.epoch + min(self._start / size, 1.0)) * self._per_epoch
             # The end of the epoch is near, where the same step may be saved with its value.
-            verdict = self._controller.agree(
-                save=better or (self._controller.checkpoint_due and done < size)
-            )
-            self._apply(verdict, value=value)
+            self._elastic.stepped(progress, self.steps, value, saves=self._start < size)
 
-    def _look(self, *, ending: bool) -> None:
+    def _end_epoch(self, *, ending: bool) -> None:
         value, self._unsaved = self._unsaved, None
         self._schedules.look()
-        if self._controller is None:
-            return
-        self.segment.progress(float(self.epoch * self._per_epoch))
-        if self._scaling is not None:
-            self._tell_horizon()
-        better = value is not None and self._controller.best.improved(value)
-        verdict = self._controller.agree(save=better or self._controller.checkpoint_due)
-        self._apply(verdict, value=value, ending=ending)
+        if self._elastic is not None:
+            if self._scaling.rule is not None:
+                self._tell_horizon()
+            progress = float(self.epoch * self._per_epoch)
+            self._elastic.stepped(progress, self.steps, value, saves=True, ending=ending)
 
-    def _apply(self, verdict: StepDecision, *, value: float | None, ending: bool = False) -> None:
-        assert self._controller is not None and self._state is not None
-        verdict = self._state.possible(verdict)
-        self._controller.apply(verdict, self.steps, value=value, ending=ending)
-
-    def _wrap_again(self) -> None:
-        """Average the gradients of other parameters, if some were frozen or thawed."""
-        if self._wrap is not None and self._wrapped != self._states.trained:
-            self.model = self._states.model  # the old one removes its hooks
-            self.model, self._wrapped = self._wrap(), self._states.trained
-            if self._scaling is not None and self._controller is not None:
-                self._scaling.listen(self.model, self._controller.consensus)
-
-    def _trained_alike(self) -> ReplicatedState:
-        return ReplicatedState(
-            self._states.model.parameters(),
-            self._states.optimizers,
-            "call `loop.model(x)` in place of `model(x)`",
-            self._states.objects,
-        )
-
-    def _take(self) -> dict[str, Any]:
-        assert self._controller is not None and self._state is not None
-        position = {
+    def _position(self) -> dict[str, Any]:
+        return {
             "position": [self.epoch, self._start],
             "steps": self.steps,
             "value": self.value,
-            "best": self._controller.best.value,
-            "reported": self._controller.reported,
             "over": self._over,
-            "told": sorted(self._controller.logged_topics),
-            "loader": self._sources.state(),
-            "order": self._order_so_far(),
         }
-        if self._scaling is not None:
-            position["scaling"] = self._scaling.state()
-        return self._state.capture(position, self._controller.consensus)

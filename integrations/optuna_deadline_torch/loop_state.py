@@ -47,26 +47,21 @@ class LoopState:
         )
         self._built: dict[str, Any] = {}  # the structure where training begins
 
-    def load(self) -> dict[str, Any] | None:
-        """Restore the objects; returns the position, if the segment resumes."""
+    def open(self) -> dict[str, Any] | None:
+        """Restore plain data; returns the position, if the segment resumes."""
         if self._segment.resume is None:
             return None
-        position = self._states.load(self._segment.resume)
+        position = self._states.open(self._segment.resume)
         self._values.load(position["values"])
         return position
 
-    def begin(self, *, within: bool) -> None:
-        """Restore again what code has set since; call it before the first epoch.
-
-        Args:
-            within: Whether that epoch resumes after some of its batches, before which everything
-                is restored.
+    def begin(self) -> None:
+        """Restore the objects; call it before the first epoch.
 
         Raises:
             DeadlineError: A state holds more than plain data.
         """
-        if not within:
-            self._restore()
+        self._restore()
         self._values.begin()
         self._built = self._states.structure
         self._states.check()

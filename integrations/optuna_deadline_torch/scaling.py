@@ -7,13 +7,11 @@ the slots: a trial that shrinks, or resumes on another number, has its own learn
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from optuna_deadline.errors import DeadlineError
@@ -28,7 +26,7 @@ class Scaling:
     """One rule in one rank.
 
     Args:
-        rule: One of :data:`RULES`.
+        rule: One of :data:`RULES`; None keeps batches and learning rates.
 
     Raises:
         DeadlineError: There is no such rule.
@@ -39,15 +37,15 @@ class Scaling:
         factor: The factor of the last step's learning rate.
     """
 
-    def __init__(self, rule: str) -> None:
-        if rule not in RULES:
+    def __init__(self, rule: str | None) -> None:
+        if rule is not None and rule not in RULES:
             raise DeadlineError(
                 f"There is no scaling rule {rule!r}: choose 'linear', 'sqrt' or 'adascale', or"
                 " leave scaling out to keep batch and learning rate on any number of slots."
             )
         self.rule = rule
         self.done = 0.0
-        self.ticks = 0
+        self.ticks = 1 if rule is None else 0
         self.factor = 1.0
         self._consensus: Consensus | None = None
         self._growth, self._even = 1, False
@@ -66,6 +64,8 @@ class Scaling:
         Raises:
             DeadlineError: The rule does not support them.
         """
+        if self.rule is None:
+            return
         if self.rule == "adascale":
             _refuse_unmeasured(objects)
         optimizers = [one for one in objects if isinstance(one, torch.optim.Optimizer)]
@@ -147,21 +147,33 @@ class Scaling:
 
     # ---- the checkpoint
 
-    def state(self) -> dict[str, Any]:
-        """The state for the next segment."""
-        gain = self._gain.state()
+    def state(self) -> dict[str, Any] | None:
+        """The state for the next segment; None without a rule."""
+        if self.rule is None:
+            return None
         return {
             "rule": self.rule,
             "done": self.done,
             "began": self._began,
             "size": self._size,
-            "gain": gain,
+            "gain": self._gain.state(),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state`."""
-        self.done, self._began, self._size = state["done"], state["began"], state["size"]
-        self._gain.load(state["gain"])
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Restore :meth:`state`.
+
+        Raises:
+            DeadlineError: The trial started under another rule.
+        """
+        begun = state["rule"] if state else None
+        if begun != self.rule:
+            raise DeadlineError(
+                f"The trial started with scaling={begun!r} and resumes with"
+                f" scaling={self.rule!r}: keep one rule for the whole study."
+            )
+        if state is not None:
+            self.done, self._began, self._size = state["done"], state["began"], state["size"]
+            self._gain.load(state["gain"])
 
     # ---- internal
 
@@ -194,7 +206,7 @@ class Scaling:
             group["lr"] = group["lr"] * self.factor
 
     @property
-    def _factors(self) -> dict[str, Callable[[int], float]]:
+    def _factors(self) -> dict[str | None, Callable[[int], float]]:
         return {"linear": float, "sqrt": math.sqrt, "adascale": self._gain.of}
 
     def _measure(self) -> None:
@@ -215,31 +227,6 @@ class Scaling:
         self._rates.clear()
 
 
-def load(scaling: Scaling | None, state: dict[str, Any] | None) -> None:
-    """Restore a state, whose rule may be none.
-
-    Raises:
-        DeadlineError: The trial started under another rule.
-    """
-    refuse_other(state, scaling.rule if scaling else None)
-    if scaling is not None and state is not None:
-        scaling.load(state)
-
-
-def refuse_other(state: dict[str, Any] | None, rule: str | None) -> None:
-    """Check that a state has ``rule``.
-
-    Raises:
-        DeadlineError: It has another.
-    """
-    begun = state["rule"] if state else None
-    if begun != rule:
-        raise DeadlineError(
-            f"The trial started with scaling={begun!r} and resumes with scaling={rule!r}: keep one"
-            " rule for the whole study."
-        )
-
-
 def _refuse_unmeasured(objects: Sequence[Any]) -> None:
     for one in objects:
         name = type(one).__name__
@@ -254,30 +241,6 @@ def _refuse_unmeasured(objects: Sequence[Any]) -> None:
             )
 
 
-_log = logging.getLogger(__name__)
-
-
-def warn_of_unnamed(objects: Iterable[Any]) -> None:
-    """Warn if a scheduler of an optimizer is not among the saved objects.
-
-    torch marks the ``step`` of an optimizer that has a scheduler, except a ``ReduceLROnPlateau``.
-
-    Args:
-        objects: The saved objects: optimizers, schedulers and others.
-    """
-    objects = list(objects)
-    served = {id(getattr(one, "optimizer", None)) for one in objects}
-    for one in objects:
-        marked = isinstance(one, Optimizer) and hasattr(one.step, "_wrapped_by_lr_sched")
-        if marked and id(one) not in served:
-            _log.warning(
-                "A scheduler of %s is not passed to ElasticLoop and starts again each "
-                "time that the"
-                " trial resumes: pass it, as in ElasticLoop(..., scheduler=scheduler).",
-                type(one).__name__,
-            )
-
-
 class Schedules:
     """Steps schedulers as often as the base batch would, and finds those that do not.
 
@@ -287,9 +250,13 @@ class Schedules:
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self._last: dict[int, tuple[Any, int]] = {}
-        for one in objects:
-            if isinstance(one, LRScheduler) and not isinstance(one, ReduceLROnPlateau):
-                self._seen(one)
+        kinds = [one for one in objects if isinstance(one, LRScheduler)]
+        self._watched = [one for one in kinds if not isinstance(one, ReduceLROnPlateau)]
+
+    def start(self) -> None:
+        """Begin to look; call it once their states are restored."""
+        for one in self._watched:
+            self._seen(one)
 
     def advance(self, scheduler: Any, times: int) -> None:
         """Step a scheduler a number of times."""

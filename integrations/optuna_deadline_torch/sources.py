@@ -54,7 +54,7 @@ class LoaderSources:
         return self._known[id(loader)][1]
 
     def get_beside(self, loader: Any) -> Any:
-        """The iterable for a loader beside the first one, with its own position.
+        """The iterable for a loader beside the first one.
 
         Raises:
             DeadlineError: It cannot be distributed.
@@ -64,9 +64,7 @@ class LoaderSources:
                 f"A loader beside the first one must be dealt too, and {type(loader).__name__}"
                 " cannot be: pass DataLoaders over map-style datasets to loop.batches(a, b)."
             )
-        source = self.get(loader)
-        source.batch_sampler.cycles = True
-        return source
+        return self.get(loader)
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """Resume the loader with a state from this one."""

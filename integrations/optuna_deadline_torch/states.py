@@ -17,7 +17,7 @@ from torch import nn
 
 from optuna_deadline import plain_data
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline.module_values import refuse_unsaved
+from optuna_deadline.module_values import refuse_unsaved, warn_of_schedulers
 from optuna_deadline.optimizer_state import whole_state
 from optuna_deadline_torch.module_walk import LoopWalk, structure
 from optuna_deadline_torch.object_walk import is_metric
@@ -88,6 +88,10 @@ class TrainingState:
             " it be a part of the model",
         )
 
+    def warn_of_schedulers(self) -> None:
+        """Warn if a scheduler is not among the states."""
+        warn_of_schedulers(self._others, "pass it, as in ElasticLoop(..., scheduler=scheduler)")
+
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimizers."""
@@ -122,22 +126,37 @@ class TrainingState:
         buffer.seek(0)
         read(buffer)
 
-    def load(self, path: Path) -> dict[str, Any]:
-        """Restore :meth:`capture`; returns the position that it was given."""
+    def open(self, path: Path) -> dict[str, Any]:
+        """Restore the plain data alone, which code may read; returns the position.
+
+        Code before the first epoch draws, copies and sets as it did in the first segment, so
+        other objects have their states back only when it has run.
+        """
+        return self._load(read(path, mmap=True), plain_data.is_data)
+
+    def load(self, path: Path) -> None:
+        """Restore :meth:`capture`."""
         checkpoint = read(path)
+        self._load(checkpoint, lambda _: True)
+        self.model.load_state_dict(checkpoint["state_dict"])
+        put_back(self.model, self.optimizers, checkpoint["gradients"])
+
+    def _load(
+        self, checkpoint: Mapping[str, Any], wanted: Callable[[Any], bool]
+    ) -> dict[str, Any]:
         missing = self._others.keys() ^ checkpoint["states"].keys()
         if missing:
             raise DeadlineError(
                 f"The trial's checkpoint and its objective differ in {', '.join(sorted(missing))}:"
                 " pass the same objects to ElasticLoop in every segment."
             )
-        self.model.load_state_dict(checkpoint["state_dict"])
         for name, one in self._others.items():
+            if not wanted(one):
+                continue
             found = checkpoint["states"][name]
             plain_data.put_back(
                 one, found if plain_data.has_state(one) else plain_data.decoded(found)
             )
-        put_back(self.model, self.optimizers, checkpoint["gradients"])
         position: dict[str, Any] = checkpoint["optuna_deadline"]
         return position
 

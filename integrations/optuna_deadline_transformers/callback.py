@@ -86,7 +86,13 @@ class DeadlineCallback(TrainerCallback):
     ) -> None:
         self.trial = trial
         self.monitor = monitor if monitor.startswith("eval_") else f"eval_{monitor}"
-        self.segment = begin_fit(trial, None)
+        try:
+            self.segment = begin_fit(trial, None, first=1)
+        except DeadlineError as error:
+            raise DeadlineError(
+                "This trial begins a second training, and a trial of Trainer's trains one model "
+                "under a worker: train folds under study.optimize, or each in a trial of its own."
+            ) from error
         self._resumed: Path | None = None  # the folder that `train` resumes from
         self._value: float | None = None
         self._reported = 0  # the number of the last report

@@ -31,6 +31,11 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
         rounds: The number of rounds of a whole training.
         report_every: Rounds between two reports.
         save_every: Seconds between two checkpoints without a best value, under a worker.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            the folds of a cross-validation. Call :meth:`result` after each.
+
+    Raises:
+        DeadlineError: The objective has a second training without a name.
 
     Example:
         ```python
@@ -48,9 +53,19 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
     """
 
     file = "model.ubj"
+    remedy = "pass xgb_model=deadline.model"
+
+    def before_training(self, model: Any) -> Any:
+        """Begin; called by XGBoost."""
+        self._rounds.begin()
+        return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """Report, save, leave or prune; called by XGBoost."""
+
+        anew = self.rounds_done and isinstance(model, xgboost.Booster)
+        if anew and model.num_boosted_rounds() == epoch + 1:
+            raise self._rounds.begun_anew()
 
         def value() -> float:
             found = {

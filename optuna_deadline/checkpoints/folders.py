@@ -24,6 +24,7 @@ class _Saves(Protocol):
     elastic: bool
     rank: int
     resume: Path | None
+    number: int
 
     @property
     def fence(self) -> int: ...
@@ -43,6 +44,8 @@ class _Saves(Protocol):
 
 class FolderCheckpoints:
     """``save_dir`` and ``resume_dir`` of a segment, by its ``save`` and ``resume``."""
+
+    number = 0  #: of the fit, among those of its trial
 
     @contextmanager
     def save_dir(self: _Saves, *, step: int, value: float | None = None) -> Iterator[Path]:
@@ -68,7 +71,7 @@ class FolderCheckpoints:
         """As :meth:`optuna_deadline.Segment.resume_dir`."""
         if self.resume is None:
             return None
-        folder = working_folder(self, "resumed")
+        folder = working_folder(self, "resumed", self.number)
         folder.mkdir(mode=0o700, exist_ok=True)
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the first rank of a host unpacks it

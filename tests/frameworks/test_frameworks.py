@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,101 @@ def test_what_layers_and_other_callbacks_of_keras_keep_goes_on(tmp_path: Path) -
     (left, _), reported, segments = train_in_segments(tmp_path / "b", train, 1)
     assert segments > 3 and len(reports) < ROUNDS, "it is stopped early"
     assert reported == reports and np.array_equal(whole, left)
+
+
+def in_folds(name: str, trial: Any, **options: Any) -> tuple[list[Any], list[float]]:
+    found = [TRAININGS[name](trial, fit=f"fold-{fold}", **options) for fold in range(3)]
+    return [one.tolist() for one, _ in found], [value for _, value in found]
+
+
+@kinds()
+@pytest.mark.parametrize("leave_at", [7, ROUNDS])
+def test_folds_that_are_left_anywhere_are_the_same(
+    tmp_path: Path, name: str, leave_at: int
+) -> None:
+    def train(trial: Any) -> Any:
+        return in_folds(name, trial)
+
+    whole, reports, _ = train_in_segments(tmp_path / "a", train, 10**9)
+    left, reported, segments = train_in_segments(tmp_path / "b", train, leave_at)
+    assert segments > 1 and left == whole and reported == reports
+    assert list(reports) == list(range(1, 3 * ROUNDS + 1))
+
+
+@kinds()
+def test_a_second_training_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
+    _, trial = start(tmp_path)
+    TRAININGS[name](trial)
+    with pytest.raises(DeadlineError, match=r'a second fit.*fit="fold-1"'):
+        TRAININGS[name](trial)
+
+
+@kinds("xgboost", "lightgbm", "catboost")
+def test_one_callback_does_not_watch_two_trainings(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, trial = start(tmp_path)
+    module = __import__(f"optuna_deadline_{name}")
+    made = cache(module.DeadlineCallback)
+    monkeypatch.setattr(module, "DeadlineCallback", made)
+    TRAININGS[name](trial)
+    with pytest.raises(DeadlineError, match="has reported another training"):
+        TRAININGS[name](trial)
+
+
+@kinds()
+def test_a_training_that_does_not_continue_its_model_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment, trial = start(tmp_path, 5)
+    with pytest.raises(SegmentEnd):
+        TRAININGS[name](trial)
+    module = __import__(f"optuna_deadline_{name.removesuffix('_sklearn')}")
+    forgotten: dict[str, tuple[str, Any]] = {
+        "catboost": ("fit_options", lambda self: {}), "keras": ("initial_epoch", 0)
+    }  # fmt: skip
+    monkeypatch.setattr(module.DeadlineCallback, *forgotten.get(name, ("model", None)))
+    (folder := tmp_path / "again").mkdir()
+    again = FakeTrial(FakeSegment(folder, 2, segment.saved, 10**9), {})
+    with pytest.raises(DeadlineError, match="resumes after round 5, and its training begins anew"):
+        TRAININGS[name](again)
+
+
+def transfer(trial: Any, one_callback: bool = False) -> tuple[np.ndarray, list[float]]:
+    """Trains the last layer of a model of Keras, and then all."""
+    import keras
+    from optuna_deadline_keras import DeadlineCallback
+
+    x, y, xv, yv = objectives.data()
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([
+        keras.layers.Input((64,)), keras.layers.Dense(8, activation="relu"),
+        keras.layers.Dropout(0.3), keras.layers.Dense(1, activation="sigmoid"),
+    ])  # fmt: skip
+    values: list[float] = []
+    deadline = None
+    for phase, trains in enumerate((False, True)):
+        model.layers[0].trainable = trains
+        model.compile("adam", "binary_crossentropy")
+        if deadline is None or not one_callback:
+            deadline = DeadlineCallback(trial, "val_loss", epochs=4, fit=f"phase-{phase}")
+        model.fit(
+            x / 16, y, epochs=4, initial_epoch=deadline.initial_epoch, verbose=0,
+            validation_data=(xv / 16, yv), callbacks=[deadline],
+        )  # fmt: skip
+        values.append(deadline.result())
+    return model.predict(xv / 16, verbose=0), values
+
+
+@pytest.mark.slow
+def test_a_model_of_keras_is_trained_in_two_phases(tmp_path: Path) -> None:
+    (whole, values), reports, _ = train_in_segments(tmp_path / "a", transfer, 10**9)
+    (left, found), reported, segments = train_in_segments(tmp_path / "b", transfer, 3)
+    assert segments > 2 and np.array_equal(whole, left)
+    assert found == values and reported == reports and list(reports) == list(range(1, 9))
+    _, trial = start(tmp_path)
+    with pytest.raises(DeadlineError, match="has reported another training: make one for each"):
+        transfer(trial, one_callback=True)
 
 
 def start(folder: Path, leave_at: int = 10**9) -> tuple[FakeSegment, FakeTrial]:
@@ -275,7 +371,7 @@ def test_a_trial_on_several_slots_leaves_for_one(tmp_path: Path) -> None:
 def test_a_worker_trains_and_keeps_the_best_model(tmp_path: Path, name: str) -> None:
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db")
     result = optuna_deadline.run(
-        study, f"{objectives.__file__}:{name}_under_worker", cpus=2, deadline="25s", n_trials=6,
+        study, f"{objectives.__file__}:{name}_under_worker", cpus=2, deadline="60s", n_trials=6,
         checkpoints=tmp_path,
     )  # fmt: skip
     assert result.settled and result.checkpoint_ok and result.checkpoint is not None

@@ -211,6 +211,13 @@ def test_a_line_that_was_forgotten_is_named(tmp_path: Path) -> None:
         trainer(deadline, deadline.adapt(arguments(tmp_path))).train()
 
 
+def test_a_second_training_under_a_worker_is_refused(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    DeadlineCallback(trial, "eval_loss")
+    with pytest.raises(DeadlineError, match=r"begins a second training.*one model under a worker"):
+        DeadlineCallback(trial, "eval_loss")
+
+
 def test_evaluations_after_the_training_are_the_objectives_own(tmp_path: Path) -> None:
     _, trial = start(tmp_path)
     deadline = DeadlineCallback(trial, "eval_loss")

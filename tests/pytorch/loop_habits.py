@@ -49,6 +49,7 @@ HABITS = {
     ),
     "augmentation in the loop's body": habit("drawn at random", net="noise"),
     "a dataset with a generator of its own": habit("drawn at random", data="own generator"),
+    "numbers that are drawn after ElasticLoop(...)": habit(net="drawn before", each=True),
     "a generator in a global variable": habit("drawn at random", data="global generator"),
     "a loss that is a mean": habit(batch=15),
     "model(x) in place of loop.model(x)": habit("loop.model(x)", net="model"),
@@ -65,7 +66,7 @@ HABITS = {
     "two optimizers, one of which accumulates": habit(net="two, one accumulates", each=True),
     "OneCycleLR": habit(net="one cycle", each=True),
     "a scheduler that ElasticLoop is not given": habit(
-        "is not passed to ElasticLoop", net="schedule unnamed", shifts=True
+        "is in no checkpoint", net="schedule unnamed", shifts=True
     ),
     "ReduceLROnPlateau on a validation metric": habit(net="plateau", epochs=4, each=True),
     "ReduceLROnPlateau on a step's training loss": habit(
@@ -88,6 +89,7 @@ HABITS = {
         "keeps attributes of the module", net="mean", late=True
     ),
     "layers that are frozen, and trained from an epoch on": habit(net="thaw", each=True),
+    "a copy of the model that is made after ElasticLoop(...)": habit(net="taught"),
     "a learning rate that is set before an epoch's batches": habit(net="lower"),
     "add_param_group in training": habit("keeps its slots", net="group"),
     "a loss with parameters": habit("that no checkpoint would hold", net="criterion"),

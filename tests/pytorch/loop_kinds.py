@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,41 @@ class Reads(Training):
         return DataLoader(CountsReads(self.samples), self.plan.batch, shuffle=True)
 
 
+@named("drawn before")
+class DrawnBefore(Training):
+    """Draws, once the loop is made, from a generator that the loop is given."""
+
+    def __init__(self, plan: Plan, segment: Any) -> None:
+        super().__init__(plan, segment)
+        self.also["own"] = torch.Generator().manual_seed(3)
+
+    def loader(self) -> Any:
+        self.shift = torch.rand(8, generator=self.also["own"], dtype=torch.float64)
+        return super().loader()
+
+    def step(self, loop: ElasticLoop, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        more = torch.rand(8, generator=self.also["own"], dtype=torch.float64)
+        return super().step(loop, x + self.shift + 0.1 * more, y)
+
+
 # ---- losses
+
+
+@named("taught")
+class Taught(Training):
+    """Follows a copy of the model as it is before it is trained."""
+
+    def loader(self) -> Any:
+        self.teacher = copy.deepcopy(self.model).eval()
+        return super().loader()
+
+    def score(self, loop: ElasticLoop, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.target = self.teacher(x)
+        return super().score(loop, x)
+
+    def loss(self, score: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return super().loss(score, y) + (score - self.target).square().mean()
 
 
 @named("model")

@@ -63,7 +63,7 @@ def test_a_second_fit_without_a_name_is_refused(tmp_path: Path) -> None:
 def test_a_fit_that_has_not_ended_is_named(tmp_path: Path) -> None:
     trial = FakeTrial(FakeSegment(tmp_path, 1, None, 10**9), {})
     begin_fit(trial, "a")
-    with pytest.raises(DeadlineError, match=r"The fit 'a' has not ended.*call loop.result\(\)"):
+    with pytest.raises(DeadlineError, match=r"The fit 'a' has not ended.*call result\(\)"):
         begin_fit(trial, "b")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from left_segments import train_in_segments
 from torch import nn
 
 from optuna_deadline import SegmentEnd, resumable
@@ -168,8 +169,9 @@ def test_a_training_that_is_whole_returns_its_value_at_once(tmp_path: Path) -> N
     ended = Reported(Scripted(tmp_path, first.segment.saved[-1][2], None))
     train(ended, steps=2)
     assert ended.values == {}
+    other = Reported(ended.segment)
     with pytest.raises(DeadlineError, match=r"has state\['model'\], and this loop has none"):
-        resumable(ended, steps=2, state={})
+        resumable(other, steps=2, state={})
 
 
 def test_after_a_break_the_best_is_saved(tmp_path: Path) -> None:
@@ -292,4 +294,86 @@ def test_a_parameter_that_no_checkpoint_would_hold_is_refused(tmp_path: Path) ->
     trial = Reported(Scripted(tmp_path, None, None))
     with pytest.raises(DeadlineError, match=r"trains 1 parameters that no .* \(\(2,\)\)"):
         resumable(trial, steps=2, state=state)
-    resumable(trial, steps=2, state={**state, "weights": [weight]})
+    again = Reported(Scripted(tmp_path, None, None))
+    resumable(again, steps=2, state={**state, "weights": [weight]})
+
+
+def set_anew(trial: Any) -> tuple[Any, ...]:
+    """Sets a learning rate, a weight and a number, and draws, between the two lines."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer, own = torch.optim.SGD(model.parameters(), 0.1), torch.Generator().manual_seed(1)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "own": own, "worst": 0.0}
+    training = resumable(trial, steps=STEPS, state=state)
+    optimizer.param_groups[0]["lr"] = 0.5
+    nn.init.constant_(model.weight, 0.1)
+    state["worst"] = -1.0
+    rows = torch.randn(8, 4, generator=own)
+    for step in training:
+        loss = model(rows + torch.randn(8, 4, generator=own)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= 0.7
+        state["worst"] = max(state["worst"], loss.item())
+        step.report(loss.item())
+    return model.weight.tolist(), state["worst"], optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("at", [1, STEPS - 1])
+def test_what_code_before_the_loop_sets_anew_is_put_back(at: int, tmp_path: Path) -> None:
+    whole = set_anew(Reported(Scripted(tmp_path, None, None)))
+    first = Reported(Scripted(tmp_path, None, at))
+    with pytest.raises(SegmentEnd):
+        set_anew(first)
+    assert set_anew(Reported(Scripted(tmp_path, first.segment.saved[-1][2], None))) == whole
+
+
+def test_a_scheduler_that_is_not_in_the_state_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    for named in (state, {**state, "scheduler": scheduler}):
+        next(iter(resumable(Reported(Scripted(tmp_path, None, None)), steps=2, state=named)))
+    [line] = [one.getMessage() for one in caplog.records]
+    assert "A scheduler of SGD is in no checkpoint" in line and '{"scheduler": scheduler}' in line
+
+
+def cross_validate(trial: Any) -> list[Any]:
+    """Two folds; the second one ends early."""
+    found: list[Any] = []
+    for fold in range(3):
+        torch.manual_seed(fold)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        state = {"model": model, "optimizer": optimizer}
+        training = resumable(trial, steps=4, state=state, fit=f"fold-{fold}")
+        for step in training:
+            loss = model(torch.randn(8, 4) + fold).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step.report(loss.item())
+            if fold == 1 and step == 2:
+                break
+        found += [training.result(), model.weight.tolist(), torch.rand(()).item()]
+    return found
+
+
+@pytest.mark.parametrize("leave_at", [1, 3, 100])
+def test_folds_that_are_left_anywhere_are_the_same(leave_at: int, tmp_path: Path) -> None:
+    whole, reports, _ = train_in_segments(tmp_path / "whole", cross_validate, 10**9)
+    again, reported, segments = train_in_segments(tmp_path / "left", cross_validate, leave_at)
+    assert again == whole and reported == reports
+    assert sorted(reports) == list(range(1, 11)), "steps of folds follow each other"
+    assert (segments > 1) == (leave_at < 100)
+
+
+def test_a_second_loop_without_a_name_is_refused(tmp_path: Path) -> None:
+    trial = Reported(Scripted(tmp_path, None, None))
+    resumable(trial, steps=2, state={})
+    with pytest.raises(DeadlineError, match=r'begins a second fit.*fit="fold-1"'):
+        resumable(trial, steps=2, state={})

@@ -14,7 +14,7 @@ from chains import assert_same, chain
 from elastic_harness import Plan, run_segment
 from optuna_deadline_torch import ElasticLoop
 from optuna_deadline_torch.adascale import AdaScaleGain
-from optuna_deadline_torch.scaling import Scaling, load
+from optuna_deadline_torch.scaling import Scaling
 from torch.utils.data import DataLoader, TensorDataset
 
 from optuna_deadline.errors import DeadlineError
@@ -136,13 +136,13 @@ def test_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
 
 def test_one_rule_for_the_whole_trial() -> None:
     state = Scaling("linear").state()
-    load(Scaling("linear"), state)
-    load(None, None)
-    for other in (Scaling("sqrt"), None):
+    Scaling("linear").load(state)
+    Scaling(None).load(Scaling(None).state())
+    for other in (Scaling("sqrt"), Scaling(None)):
         with pytest.raises(DeadlineError, match="started with scaling='linear'"):
-            load(other, state)
+            other.load(state)
     with pytest.raises(DeadlineError, match="started with scaling=None"):
-        load(Scaling("sqrt"), None)
+        Scaling("sqrt").load(None)
 
 
 def test_a_step_that_fails_leaves_the_learning_rate() -> None:

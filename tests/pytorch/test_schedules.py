@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from optuna_deadline_torch.scaling import warn_of_unnamed
 from torch.optim import lr_scheduler
+
+from optuna_deadline.module_values import warn_of_schedulers
 
 
 def _optimizer() -> torch.optim.Optimizer:
@@ -15,9 +16,11 @@ def _optimizer() -> torch.optim.Optimizer:
 def test_a_scheduler_that_is_not_named_is_told(caplog: pytest.LogCaptureFixture) -> None:
     optimizer, bare = _optimizer(), _optimizer()
     lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=21)
-    warn_of_unnamed([torch.nn.Linear(1, 1), bare, optimizer])
+    warn_of_schedulers(
+        {"model": torch.nn.Linear(1, 1), "bare": bare, "optimizer": optimizer}, "pass scheduler=it"
+    )
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "scheduler=scheduler" in caplog.text
+    assert "resumes: pass scheduler=it." in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["alone", "sequential", "chained", "plateau"])
@@ -31,5 +34,5 @@ def test_a_scheduler_that_is_named_is_not(kind: str, caplog: pytest.LogCaptureFi
         "chained": lambda: lr_scheduler.ChainedScheduler([first, second]),
         "plateau": lambda: lr_scheduler.ReduceLROnPlateau(optimizer),
     }
-    warn_of_unnamed([optimizer, named[kind]()])
+    warn_of_schedulers({"optimizer": optimizer, "scheduler": named[kind]()}, "pass it")
     assert not caplog.records
