@@ -254,7 +254,7 @@ class BoosterCallback:
     """
 
     file = ""  #: the model in the folder of a checkpoint
-    remedy = ""  #: how a resumed training continues the model
+    _remedy = ""  #: how a resumed training continues the model
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class BoosterCallback:
             report_every=report_every,
             save_every=save_every,
             fit=fit,
-            remedy=self.remedy,
+            remedy=self._remedy,
         )
 
     @property

@@ -45,7 +45,7 @@ class DeadlineCallback(BoosterCallback):
     """
 
     file = "model.cbm"
-    remedy = "pass **deadline.fit_options() to fit"
+    _remedy = "pass **deadline.fit_options() to fit"
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class DeadlineCallback(BoosterCallback):
     """
 
     file = "model.txt"
-    remedy = "pass init_model=deadline.model"
+    _remedy = "pass init_model=deadline.model"
     order = 20  #: among callbacks, before early stopping
 
     @property

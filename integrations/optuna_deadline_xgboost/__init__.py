@@ -53,7 +53,7 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
     """
 
     file = "model.ubj"
-    remedy = "pass xgb_model=deadline.model"
+    _remedy = "pass xgb_model=deadline.model"
 
     def before_training(self, model: Any) -> Any:
         """Begin; called by XGBoost."""
