@@ -131,7 +131,7 @@ class Rounds:
             ends: Whether the training has been ended here by something else.
 
         Raises:
-            DeadlineError: It does not follow the round before.
+            DeadlineError: It does not follow the round before, or follows the last one.
         """
         if self.ended:
             return Move(stop=number >= self.rounds)
@@ -139,8 +139,12 @@ class Rounds:
             raise self.begun_anew()
         if number <= self._round:
             raise _second_training()
-        if number > self.rounds:  # of a framework that trains at least one
-            return Move(stop=True)
+        if number > self.rounds:
+            raise DeadlineError(
+                f"The training goes on after round {self.rounds}, the last one that "
+                "DeadlineCallback was given: give both the same number, and let a trial that "
+                "resumes train only what is left of it."
+            )
         self._round, last = number, ends or number == self.rounds
         self._segment.progress(number)
         if number % self._every and not last:

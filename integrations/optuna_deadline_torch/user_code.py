@@ -11,9 +11,10 @@ from typing import Any
 from optuna_deadline_torch.data_digest import is_installed
 
 _LIBRARIES = {
-    "builtins", "itertools", "lightning", "numpy", "optuna", "optuna_deadline",
-    "optuna_deadline_lightning", "optuna_deadline_torch", "pytorch_lightning", "torch",
-    "torchmetrics",
+    "accelerate", "builtins", "datasets", "itertools", "lightning", "numpy", "optuna",
+    "optuna_deadline", "optuna_deadline_lightning", "optuna_deadline_torch",
+    "optuna_deadline_transformers", "pytorch_lightning", "tokenizers", "torch", "torchmetrics",
+    "transformers",
 }  # fmt: skip
 
 CALLABLES = (FunctionType, MethodType, partial)  # which keep something beside their code

@@ -23,6 +23,7 @@ from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
+from optuna_deadline.module_values import refuse_unsaved
 from optuna_deadline.values.scores import BestValue
 from optuna_deadline_transformers.draws import SeededTraining
 from optuna_deadline_transformers.losses import mend_loss
@@ -98,6 +99,7 @@ class DeadlineCallback(TrainerCallback):
         self._reported = 0  # the number of the last report
         self._missed: list[str] = []  # metrics of an evaluation that had none to report
         self._axis: ReportAxis | None = None  # while it trains
+        self._over = False  # whether a training has ended
         self._adapted = self._stays = False
         self._batch = StepBatch(1, 1)
         self._elastic = self.segment.elastic
@@ -195,7 +197,13 @@ class DeadlineCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
-        """Begin to train: say how far this goes, and what was reported before."""
+        """Begin to train: say how far this goes, and what was reported before.
+
+        Raises:
+            DeadlineError: A line of the objective is missing, or it trains twice.
+        """
+        if self._over and self._elastic:
+            raise _second_training()
         loader = also["train_dataloader"]
         self._axis = axis = ReportAxis(args, state, stream=not can_be_dealt(loader))
         self._begun = False
@@ -217,12 +225,15 @@ class DeadlineCallback(TrainerCallback):
                 self._best.improved(self._value)
         note_runs(self.trial)
         self._reported = axis.passed(state)
-        self._seeds = SeededTraining(args.seed, self.segment.rank, loader)
-        self._others = Others(self, self._resumed, also["model"])
+        model, optimizer = also["model"], also["optimizer"]
+        refuse_unsaved({"model": model, "optimizer": optimizer}, "make them a part of the model")
+        self._others = Others(self, self._resumed, model, optimizer, loader, self._consensus)
+        own = self._others.generators
+        self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
         self._term.install()
         self._consensus.connect()
         if self.segment.world_size > 1:
-            mend_loss(also["model"], args)
+            mend_loss(model, args)
         self.segment.horizon(axis.last)
         self.segment.progress(axis.position(state))
         self._saved_at = time.monotonic()
@@ -287,6 +298,8 @@ class DeadlineCallback(TrainerCallback):
         self.segment.validated(sum(took[-1:]))
         number = self._axis.number(state)
         if number <= self._reported:  # before the first step, or again
+            if self._over:
+                raise _second_training()
             return
         if self.monitor not in metrics:
             self._missed = sorted(metrics)
@@ -313,11 +326,12 @@ class DeadlineCallback(TrainerCallback):
             return
         decision, self._decision = self._decision, None
         folder, args.output_dir = self._working_folder(), self._output
+        others = self._others.state(float(state.epoch or 0.0))
         self._consensus.barrier()  # each rank has written its random numbers
         if self.segment.rank == 0:
             written = folder / f"checkpoint-{state.global_step}"
             self._room.note_size(written)
-            self._others.write(written, state)
+            self._others.write(others, written)
             self._publish(written)
             shutil.rmtree(folder, ignore_errors=True)
         self._consensus.barrier()
@@ -330,7 +344,7 @@ class DeadlineCallback(TrainerCallback):
     ) -> None:
         """Further evaluations are the objective's own."""
         self._expect_report()
-        self._axis = None
+        self._axis, self._over = None, True
 
     # ---- internal
 
@@ -420,3 +434,10 @@ class DeadlineCallback(TrainerCallback):
             "call the model that the trainer passes, in compute_loss too",
         )
         leave_if_diverged(self.segment, self._consensus, trained, self._consensus.barrier)
+
+
+def _second_training() -> DeadlineError:
+    return DeadlineError(
+        "This DeadlineCallback has reported another training, and each step is reported once: "
+        "make one for each training. Under a worker a trial trains one model, by one train()."
+    )

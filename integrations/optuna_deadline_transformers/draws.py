@@ -12,11 +12,29 @@ from typing import Any
 
 from optuna_deadline_torch.loaders import SeededDataset, can_be_dealt
 from optuna_deadline_torch.sampler import SeededIndices
-from optuna_deadline_torch.seeding import READING, reseed
+from optuna_deadline_torch.seeding import READING, Generators, reseed
 
 from optuna_deadline_transformers.reports import whole_part
 
-_ORDER, _STEP = 2, 3  # last parts of seeds; a read has READING
+_ORDER, _STEP, _EPOCH = 2, 3, 4  # last parts of seeds; a read has READING
+
+
+class _EpochlessDataset(SeededDataset):
+    """Lets no library set the epoch: where a training resumes within one, it sets the first."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "set_epoch":
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+def _sets_epoch(loader: Any) -> bool:
+    """Whether accelerate sets the epoch of a loader's data, which has no sampler to set it of."""
+    batches = loader.batch_sampler
+    samplers = batches, getattr(batches, "sampler", None)
+    return hasattr(loader.dataset, "set_epoch") and not any(
+        hasattr(one, "set_epoch") for one in samplers
+    )
 
 
 class SeededBatches:
@@ -53,18 +71,22 @@ class SeededTraining:
         seed: The seed of the training.
         rank: The rank of this process; each draws other numbers, but for the order of samples.
         loader: The trainer's loader.
+        generators: Those of random numbers of the user's callbacks and trainer.
     """
 
-    def __init__(self, seed: int, rank: int, loader: Any) -> None:
-        self._seed, self._rank = seed, rank
+    def __init__(self, seed: int, rank: int, loader: Any, generators: Generators) -> None:
+        self._seed, self._rank, self._own = seed, rank, generators
+        self._set_epoch: Callable[[int], Any] = lambda epoch: None
         self._epoch, self._epochs = 0, 0
         self._counts = can_be_dealt(loader)
         if self._counts:
             own = getattr(loader, "base_dataloader", loader)  # within accelerate's
+            if _sets_epoch(own):
+                self._set_epoch = own.dataset.set_epoch
             batches = SeededBatches(own.batch_sampler, self._begin)
             # DataLoader forbids the assignment, because a running iterator would ignore it.
             object.__setattr__(own, "batch_sampler", batches)
-            object.__setattr__(own, "dataset", SeededDataset(own.dataset, own.collate_fn))
+            object.__setattr__(own, "dataset", _EpochlessDataset(own.dataset, own.collate_fn))
 
     @property
     def has_lost_its_place(self) -> bool:
@@ -75,12 +97,14 @@ class SeededTraining:
         """Note the epoch; call before its first batch is read."""
         self._epoch = whole_part(state.epoch or 0.0)
         self._epochs += 1
+        self._own.seed(self._seed, self._epoch, _EPOCH)
 
     def begin_step(self, state: Any) -> None:
         """Seed what a step draws."""
-        reseed(self._seed, state.global_step, self._rank, _STEP)
+        reseed(self._seed, state.global_step, self._rank, _STEP, own=self._own)
 
     def _begin(self) -> tuple[int, ...]:
         """Seed what draws the order: the trainer has restored other generators by now."""
         reseed(self._seed, self._epoch, _ORDER)
+        self._set_epoch(self._epoch)
         return self._seed, self._epoch, self._rank

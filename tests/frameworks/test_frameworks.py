@@ -156,6 +156,26 @@ def test_one_callback_does_not_watch_two_trainings(
 
 
 @kinds()
+def test_a_training_with_more_rounds_than_the_callback_knows_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, trial = start(tmp_path)
+    module = __import__(f"optuna_deadline_{name.removesuffix('_sklearn')}")
+    given, unit = module.DeadlineCallback, "epochs" if name == "keras" else "rounds"
+
+    class Fewer(given):  # type: ignore[misc]
+        rounds_left = ROUNDS
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, unit: 5})
+
+    monkeypatch.setattr(module, "DeadlineCallback", Fewer)
+    with pytest.raises(DeadlineError, match="goes on after round 5, the last one that"):
+        TRAININGS[name](trial)
+    assert list(trial.reports) == [1, 2, 3, 4, 5]
+
+
+@kinds()
 def test_a_training_that_does_not_continue_its_model_is_refused(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

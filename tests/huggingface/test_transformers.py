@@ -15,6 +15,7 @@ import optuna
 import pytest
 import tiny_bert
 import torch
+import users_objects
 from accelerate import Accelerator
 from left_segments import FakeSegment, FakeTrial, train_in_segments
 from optuna.trial import TrialState
@@ -23,6 +24,7 @@ from optuna_deadline_transformers.slots import StepBatch, one_slot_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_bert import accuracy, make_model, train
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from users_objects import KEPT
 from worker_objective import Scripted
 
 import optuna_deadline
@@ -98,6 +100,34 @@ def test_what_other_callbacks_the_trainer_and_the_model_keep_goes_on(
     (weights, _), reports, _ = run(tmp_path / "whole", 10**9)
     (others, _), reported, segments = run(tmp_path / "left", leave_at)
     assert segments > 1 and reported == reports and torch.equal(weights, others)
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("leave_at", [1, 3])
+def test_what_users_keep_between_steps_goes_on(tmp_path: Path, kept: str, leave_at: int) -> None:
+    def run(folder: Path, looks: int) -> Any:
+        return train_in_segments(folder, lambda trial: train(trial, folder, **KEPT[kept]()), looks)
+
+    (weights, _), reports, _ = run(tmp_path / "whole", 10**9)
+    (others, _), reported, segments = run(tmp_path / "left", leave_at)
+    assert segments > 1 and reported == reports and torch.equal(weights, others)
+
+
+def test_data_that_counts_its_reads_are_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(trial: Any) -> Any:
+        return train(trial, tmp_path, data=users_objects.Reads)
+
+    train_in_segments(tmp_path / "left", run, 3)
+    [line] = [one for one in caplog.messages if "Reading the training data changes it" in one]
+    assert "dataset" in line and "reads" in line
+
+
+def test_a_parameter_beside_the_model_is_refused(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    with pytest.raises(DeadlineError, match="trains 1 parameters that no checkpoint would hold"):
+        train(trial, tmp_path, trainer=users_objects.Tempered)
 
 
 def start(folder: Path, **options: Any) -> tuple[FakeSegment, FakeTrial]:
@@ -216,6 +246,20 @@ def test_a_second_training_under_a_worker_is_refused(tmp_path: Path) -> None:
     DeadlineCallback(trial, "eval_loss")
     with pytest.raises(DeadlineError, match=r"begins a second training.*one model under a worker"):
         DeadlineCallback(trial, "eval_loss")
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_one_callback_in_two_trainings_is_refused(tmp_path: Path, elastic: bool) -> None:
+    _, trial = start(tmp_path)
+    if not elastic:
+        trial.segment = None
+        trial.should_prune = lambda: False  # type: ignore[attr-defined]
+        trial.study = None  # type: ignore[attr-defined]
+    deadline = DeadlineCallback(trial, "eval_loss")
+    built = trainer(deadline, deadline.adapt(arguments(tmp_path)))
+    built.train()
+    with pytest.raises(DeadlineError, match="has reported another training"):
+        built.train()
 
 
 def test_evaluations_after_the_training_are_the_objectives_own(tmp_path: Path) -> None:
