@@ -56,7 +56,7 @@ def has_state(value: Any) -> bool:
 
 def is_data(value: Any) -> bool:
     """Whether it is neither an object with a state of its own nor a random generator."""
-    return not has_state(value) and _generator(value) is None
+    return not has_state(value) and generator_of(value) is None
 
 
 def state_of(name: str, value: Any) -> Any:
@@ -67,7 +67,7 @@ def state_of(name: str, value: Any) -> Any:
     """
     if has_state(value):
         return encoded(whole_state(value), f"{name}.state_dict()")
-    generator = _generator(value)
+    generator = generator_of(value)
     return encoded(value if generator is None else generator[0](), f"state[{name!r}]")
 
 
@@ -80,7 +80,7 @@ def put_back(old: Any, new: Any) -> Any:
     if has_state(old):
         load_whole_state(old, new)
         return old
-    if (generator := _generator(old)) is not None:
+    if (generator := generator_of(old)) is not None:
         generator[1](new)
         return old
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
@@ -110,13 +110,13 @@ def fills_in_place(value: Any) -> bool:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (
         isinstance(value, (list, dict))
-        or _generator(value) is not None
+        or generator_of(value) is not None
         or (numpy is not None and isinstance(value, numpy.ndarray))
         or (torch is not None and isinstance(value, torch.Tensor))
     )
 
 
-def _generator(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+def generator_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
     """How to read and write the state of a random generator; None if it is none."""
     if isinstance(value, random.Random):
         return value.getstate, value.setstate
@@ -167,6 +167,12 @@ def _is_of_torch(value: Any) -> bool:
     """Whether it is a tensor or its size, which PyTorch reads without running code."""
     torch = sys.modules.get("torch")
     return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter, torch.Size)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module, by its name, is of an installed library and not the user's own."""
+    root = sys.modules.get(module.partition(".")[0])
+    return "-packages" in (getattr(root, "__file__", None) or "")
 
 
 def imported(module: str, name: str) -> Any:

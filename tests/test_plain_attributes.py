@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,34 @@ def test_what_has_changed_in_any_segment_goes_on_in_place() -> None:
     assert again.changed() == watched.changed(), "a further segment has them too"
 
 
+class Counter:
+    def __init__(self) -> None:
+        self.steps, self.inner = 0, SimpleNamespace(steps=0)
+
+
+def test_objects_generators_and_other_containers_go_on_in_place() -> None:
+    def kept() -> Any:
+        return SimpleNamespace(
+            counter=Counter(), rng=np.random.default_rng(0), last=deque([1], maxlen=2),
+            seen={1}, sums=defaultdict(int), again=None,
+        )  # fmt: skip
+
+    first, second = kept(), kept()
+    watched = PlainAttributes([first])
+    first.counter.steps, first.again = 3, first.counter
+    first.last.extend([2, 3])
+    first.seen.add(2)
+    first.sums["a"] += 4
+    drawn = first.rng.random()
+    again, last = PlainAttributes([second]), second.last
+    again.restore(watched.changed())
+    assert second.counter.steps == 3
+    assert second.last is last and [*last] == [2, 3] and last.maxlen == 2
+    assert second.seen == {1, 2} and second.sums == {"a": 4} and second.sums["b"] == 0
+    assert second.rng.random() == first.rng.random() != drawn
+    assert again.changed().keys() == watched.changed().keys() | {"SimpleNamespace 0.rng"}
+
+
 def test_functions_go_on_by_their_names() -> None:
     first, second = made(), made()
     watched = PlainAttributes(first)
@@ -44,5 +73,5 @@ def test_functions_go_on_by_their_names() -> None:
     again = PlainAttributes(second)
     again.restore(watched.changed())
     assert second[0].compare is made
-    again.restore({"SimpleNamespace 0.compare": {"function": ["os", "no such"]}})
+    again.restore({"SimpleNamespace 0.compare": {"<function>": ["os", "no such"]}})
     assert second[0].compare is made, "an unknown one is left"

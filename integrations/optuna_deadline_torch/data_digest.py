@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from typing import Any
 
 import numpy as np
 import torch
+
+from optuna_deadline.plain_data import is_installed
 
 _MOST = 64  # items of an array or a list, spread evenly
 _DEEP = 5  # objects within objects
@@ -30,12 +31,6 @@ def data_digest(data: Any, depth: int = _DEEP) -> str:
     digest = hashlib.blake2b(digest_size=8)
     _Digesting(digest).add(data, depth)
     return digest.hexdigest()
-
-
-def is_installed(module: str) -> bool:
-    """Whether a module, by its name, is of an installed library and not the user's own."""
-    root = sys.modules.get(module.partition(".")[0])
-    return "-packages" in (getattr(root, "__file__", None) or "")
 
 
 class _Digesting:
