@@ -102,7 +102,8 @@ class Resumable:
         if self._segment.resume is not None:
             # Only now: code before the loop draws, copies and sets as it did in the first segment.
             kept = self._restore(self._segment.resume)
-            self._values.restore(kept["values"] or {})
+            if kept["values"] is not None:  # else it was saved before the loop had begun
+                self._values.restore(kept["values"])
             set_random_state(kept["random"])
 
     def record(self, step: int, value: float) -> None:

@@ -69,7 +69,7 @@ class DeadlineCallback(BoosterCallback):
     def __call__(self, env: CallbackEnv) -> None:
         """Report, save, leave or prune; called by LightGBM after each round."""
         found = env.evaluation_result_list or []
-        if self._rounds.ended or not self._rounds.left:  # LightGBM has trained one round more
+        if not self._rounds.left:  # LightGBM has trained one round more
             raise EarlyStopException(env.begin_iteration - 1, found)
         if env.iteration == env.begin_iteration:
             self._rounds.begin()

@@ -7,7 +7,7 @@ import dis
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any, TypeVar
@@ -38,12 +38,28 @@ class TrainerWalk(ModuleWalk):
         optimizer: Its optimizer.
         users: By name, the user's callbacks and ``Trainer``.
         loader: The loader of the training data.
+        of_data: Whether to look at the training data alone.
     """
 
-    def __init__(self, model: Any, optimizer: Any, users: Mapping[str, Any], loader: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        users: Mapping[str, Any],
+        loader: Any,
+        *,
+        of_data: bool = False,
+    ) -> None:
         super().__init__(UserCode(model, *users.values()))
         self._saved_elsewhere(model)
         self._seen |= {id(optimizer), *map(id, users.values())}
+        if not of_data:
+            self._training(model, users)
+        self._loaders([loader])
+        if not of_data:
+            self._globals()
+
+    def _training(self, model: Any, users: Mapping[str, Any]) -> None:
         self._module(model, {})
         for name in [name for name in self.places if name.endswith(".training")]:
             del self.places[name]  # the trainer sets it before each step
@@ -52,8 +68,6 @@ class TrainerWalk(ModuleWalk):
             for name in _FUNCTIONS:
                 if isinstance(function := getattr(one, name, None), CALLABLES):
                     self._called(f"{path}.{name}", function, 0)
-        self._loaders([loader])
-        self._globals()
 
 
 class Others(ChangedValues):
@@ -88,8 +102,9 @@ class Others(ChangedValues):
             f"{type(one).__qualname__} {place}": one
             for place, one in enumerate(one for one in found if one is not own)
         }
+        self._look = partial(TrainerWalk, model, optimizer, self.users, loader)
         super().__init__(
-            lambda: TrainerWalk(model, optimizer, self.users, loader),
+            self._look,
             self._tells,
             "Use a value that all slots share.",
             "Keep them in numbers, texts and tensors of a callback, in a callback that is an"
@@ -118,10 +133,11 @@ class Others(ChangedValues):
     def begin_epoch(self) -> None:
         """Restore the values; called at the start of each epoch."""
         self._of_data = None
-        if self._first is None:
-            self._first = _of_data(self.values(), wanted=False)
-        if self._saved:
-            self._restore(self._walk(), {})
+        if self._first is None or self._saved:
+            walk = self._walk()
+            self._first = self._first or _of_data(walk.values(), wanted=False)
+            if self._saved:
+                self._restore(walk, {})
 
     def begin_step(self) -> None:
         """Restore them where a part of an epoch was trained; called at the start of each step."""
@@ -133,7 +149,7 @@ class Others(ChangedValues):
                 group.update(copy.deepcopy(rates))
         self._saved = {}
         if self._of_data is None:
-            self._of_data = _of_data(self.values(), wanted=True)
+            self._of_data = self._look(of_data=True).values()
         if self._handler is not None:
             now = self._handler.callbacks  # one of them may have been added or removed since
             kept = [one for one in self._order if any(one is other for other in now)]

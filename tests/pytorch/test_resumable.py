@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from left_segments import train_in_segments
+from left_segments import FakeSegment, FakeTrial, train_in_segments
 from torch import nn
 
 from optuna_deadline import SegmentEnd, resumable
@@ -172,6 +172,26 @@ def test_a_training_that_is_whole_returns_its_value_at_once(tmp_path: Path) -> N
     other = Reported(ended.segment)
     with pytest.raises(DeadlineError, match=r"has state\['model'\], and this loop has none"):
         resumable(other, steps=2, state={})
+
+
+def test_a_fit_that_ends_before_its_loop_has_begun_resumes(tmp_path: Path) -> None:
+    def objective(trial: Any, *, skips: bool) -> int:
+        training = resumable(trial, steps=4, state={"n": 0}, fit="a")
+        if not skips:
+            for step in training:
+                step.report(float(step))
+        return int(training.result())
+
+    def segment(fence: int, resume: Path | None, leave_at: int = 9) -> FakeSegment:
+        (folder := tmp_path / str(fence)).mkdir()
+        return FakeSegment(folder, fence, resume, leave_at)
+
+    first = segment(1, None, leave_at=2)
+    with pytest.raises(SegmentEnd):
+        objective(FakeTrial(first, {}), skips=False)
+    ended = segment(2, first.saved)
+    assert objective(FakeTrial(ended, {}), skips=True) == 2
+    assert objective(FakeTrial(segment(3, ended.saved), {}), skips=False) == 4
 
 
 def test_after_a_break_the_best_is_saved(tmp_path: Path) -> None:
