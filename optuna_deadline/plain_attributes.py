@@ -7,7 +7,9 @@ import pickle
 import sys
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import FunctionType
+from contextlib import suppress
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from optuna_deadline.errors import DeadlineError
@@ -23,14 +25,18 @@ from optuna_deadline.plain_data import (
 #: The keys under which the name of a function, and the state of a generator are saved.
 _FUNCTION, _GENERATOR = "<function>", "<generator>"
 _OTHERS: dict[str, Any] = {f"<{one.__name__}>": one for one in (deque, set, defaultdict)}
+_OPAQUE = object()  # in the place of what is saved, where a value is no plain data
 _DEEP = 3  # objects within objects
+_MANY = 1000  # in a container, beyond which they are data
+_COUNTS_BYTES = 10**6  # a larger array around a function is data
 
 
 class PlainAttributes:
     """What training changes in the attributes of some objects.
 
     Functions are kept by their names, random generators by their states, and objects of the user's
-    by their attributes. Attributes with more in them than plain data are left alone.
+    by their attributes. So are the variables around a function of the user's, such as a list that
+    it fills. Attributes with more in them than plain data are left alone.
 
     Args:
         objects: The objects, in the same order in each segment, as they are at its start.
@@ -39,18 +45,26 @@ class PlainAttributes:
 
     def __init__(self, objects: Iterable[Any], known: Collection[str] = ()) -> None:
         self._roots = {
-            f"{type(one).__qualname__} {place}": one for place, one in enumerate(objects)
+            f"{type(one).__qualname__} {place}": one
+            for place, one in enumerate(map(_owner, objects))
         }
         self._known = known
         self._kept: set[str] = set()  # names of what was restored
-        self._first = {name: _digest(node) for name, node in self._values()}
+        self._opaque: dict[str, Any] = {}
+        self._first: dict[str, bytes] = {}
+        for name, value, node in self._values():
+            if node is _OPAQUE:
+                self._opaque[name] = value, _length(value)
+            else:
+                self._first[name] = _digest(node)
 
     def changed(self) -> dict[str, Any]:
         """The values that this segment or one before it has changed, as plain data by name."""
         return {
             name: node
-            for name, node in self._values()
-            if name in self._kept or self._first.get(name) != _digest(node)
+            for name, _, node in self._values()
+            if node is not _OPAQUE
+            and (name in self._kept or self._first.get(name) != _digest(node))
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -59,8 +73,19 @@ class PlainAttributes:
         for name, node in saved.items():
             path, _, attribute = name.rpartition(".")
             if (one := objects.get(path)) is not None:
-                setattr(one, attribute, _restored(getattr(one, attribute, None), node))
+                _set(one, attribute, _restored(_held(one).get(attribute), node))
                 self._kept.add(name)
+
+    def lost(self) -> list[str]:
+        """What training has replaced or filled in the user's objects, and is no plain data."""
+        objects = dict(self._objects())
+        found = []
+        for name, value, node in self._values():
+            if node is _OPAQUE and _is_users(objects[name.rpartition(".")[0]]):
+                first, length = self._opaque.get(name, (None, 0))
+                if value is not first or length != _length(value):
+                    found.append(name)
+        return found
 
     def _objects(self) -> Iterator[tuple[str, Any]]:
         """The objects, and those of the user's within them, each once."""
@@ -69,25 +94,71 @@ class PlainAttributes:
         while left:
             path, one, depth = left.pop(0)
             yield path, one
-            for name, part in vars(one).items() if depth < _DEEP else ():
-                if id(part) not in seen and name not in self._known and _is_users(type(part)):
-                    seen.add(id(part))
-                    left.append((f"{path}.{name}", part, depth + 1))
+            held = _held(one).items() if depth < _DEEP else ()
+            for name, value in held:
+                for place, part in enumerate(_parts(value)):
+                    if id(part) not in seen and name not in self._known and _is_users(part):
+                        seen.add(id(part))
+                        inner = f"{path}.{name}" if part is value else f"{path}.{name}[{place}]"
+                        left.append((inner, part, depth + 1))
 
-    def _values(self) -> Iterator[tuple[str, Any]]:
+    def _values(self) -> Iterator[tuple[str, Any, Any]]:
+        """The values, and what is saved of them."""
         for path, one in self._objects():
-            for name, value in list(vars(one).items()):
+            for name, value in _held(one).items():
                 if name not in self._known:
                     try:
-                        yield f"{path}.{name}", _plain(value, name)
+                        yield f"{path}.{name}", value, _plain(value, name)
                     except DeadlineError:
-                        continue
+                        yield f"{path}.{name}", value, _OPAQUE
 
 
-def _is_users(kind: type) -> bool:
-    root = kind.__module__.partition(".")[0]
-    users = root not in sys.stdlib_module_names and not is_installed(root)
-    return users and root != "optuna_deadline" and not hasattr(kind, "__slots__")
+def _parts(value: Any) -> list[Any]:
+    """What may be an object of the user's: the value, or the items of a container."""
+    found: Iterable[Any] = [value]
+    if isinstance(value, (list, tuple, dict)) and len(value) <= _MANY:
+        found = value.values() if isinstance(value, dict) else value
+    return [_owner(one) for one in found]
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (list, dict, set, deque)) else 0
+
+
+def _owner(one: Any) -> Any:
+    """What holds the variables of a bound method or a function with arguments."""
+    if isinstance(one, partial):
+        return _owner(one.func)
+    return one.__self__ if isinstance(one, MethodType) else one
+
+
+def _is_users(one: Any) -> bool:
+    of = one if isinstance(one, FunctionType) else type(one)
+    root = (of.__module__ or "builtins").partition(".")[0]
+    ours = root in sys.stdlib_module_names or root.startswith("optuna_deadline")
+    return hasattr(one, "__dict__") and not (
+        ours or is_installed(root) or hasattr(of, "__slots__")
+    )
+
+
+def _held(one: Any) -> dict[str, Any]:
+    """The attributes of an object; the variables that a function has from around it."""
+    if not isinstance(one, FunctionType):
+        return dict(vars(one))
+    held = {}
+    for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+        with suppress(ValueError):  # one that has no value yet
+            if getattr(cell.cell_contents, "nbytes", 0) <= _COUNTS_BYTES:
+                held[name] = cell.cell_contents
+    return held
+
+
+def _set(one: Any, name: str, value: Any) -> None:
+    if isinstance(one, FunctionType):
+        cells = dict(zip(one.__code__.co_freevars, one.__closure__ or (), strict=True))
+        cells[name].cell_contents = value
+    else:
+        setattr(one, name, value)
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -92,8 +92,7 @@ def put_back(old: Any, new: Any) -> Any:
     if type(old) is not type(new):
         return new
     if isinstance(old, list):
-        kept = map(put_back, old, new) if len(old) == len(new) else new
-        old[:] = [*kept]
+        old[:] = [*map(put_back, old, new), *new[len(old) :]]
     elif isinstance(old, dict):
         kept_items = {key: put_back(old[key], each) for key, each in new.items() if key in old}
         old.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
+from optuna_deadline.plain_attributes import PlainAttributes
+from optuna_deadline.plain_data import read_plain, write_plain
 from optuna_deadline.segments import take_one_slot
 from optuna_deadline.values.scores import BestValue
 
 _logger = logging.getLogger("optuna_deadline")
 
-_STATE = "optuna_deadline.json"  # in the folder of a checkpoint
+_STATE, _OTHERS = "optuna_deadline.json", "callbacks"  # in the folder of a checkpoint
+_FEW = 5  # names in a sentence
 _BEST_EVERY = 1.0  # seconds between two checkpoints of best values: a round may take a millisecond
 
 
@@ -90,10 +93,15 @@ class Rounds:
         if self.elastic:
             take_one_slot(self._segment, "its framework trains it in one process")
             self._segment.horizon(rounds)
+        #: Numbers and texts that a framework needs to go on, kept in checkpoints.
+        self.kept: dict[str, Any] = {}
+        self._others = PlainAttributes(())
+        self._warned = False
         if self.folder is not None:
-            kept = json.loads((self.folder / _STATE).read_text())
-            self.done = self._round = kept["round"]
-            self._value, self._best.value = kept["value"], kept["best"]
+            state = json.loads((self.folder / _STATE).read_text())
+            self.done = self._round = state["round"]
+            self._value, self._best.value = state["value"], state["best"]
+            self.kept = state["kept"]
             if self._segment.ended:
                 self.rounds = self.done  # also after an early stop
 
@@ -121,6 +129,17 @@ class Rounds:
         """
         if self._round > self.done and self.elastic:
             raise _second_training()
+
+    def watch(self, others: Iterable[Any], known: Collection[str] = ()) -> None:
+        """Let what training changes in attributes of other objects go on, such as callbacks'.
+
+        Args:
+            others: The objects, once they have begun.
+            known: Names of attributes that the framework sets itself.
+        """
+        self._others = PlainAttributes(others, known)
+        if self.folder is not None:
+            self._others.restore(read_plain(self.folder / _OTHERS))
 
     def after(self, number: int, value: Callable[[], float] | None, *, ends: bool = False) -> Move:
         """Report after a round, and decide what follows.
@@ -199,15 +218,25 @@ class Rounds:
 
         Args:
             write: Writes the model into a folder.
-            exact: Whether that is the model of this very round.
+            exact: Whether that is the model of this very round, and not of the one before.
         """
         reported = exact and self._round == self._reported
-        kept = {"round": self._round, "value": self._value, "best": self._best.value}
+        number = self._round if exact else self._round - 1
+        kept = {"round": number, "value": self._value, "best": self._best.value}
+        others = self._others.changed()
+        if self.elastic and not self._warned and (lost := self._others.lost()):
+            self._warned = True
+            _logger.warning(
+                "A pause loses what callbacks keep in %s: keep numbers, texts, arrays, or "
+                "containers of these.",
+                ", ".join(lost[:_FEW]),
+            )
         with self._segment.save_dir(
-            step=self._round, value=self._value if reported else None
+            step=number, value=self._value if reported else None
         ) as folder:
             write(folder)
-            (folder / _STATE).write_text(json.dumps(kept))
+            (folder / _STATE).write_text(json.dumps({**kept, "kept": self.kept}))
+            write_plain(others, folder / _OTHERS)
         self._unsaved, self._saved_at = self._unsaved and not exact, time.monotonic()
 
     def result(self, write: Callable[[Path], Any]) -> float:
@@ -244,74 +273,6 @@ class Rounds:
         return GO_ON
 
 
-class BoosterCallback:
-    """What the callbacks of XGBoost, LightGBM and CatBoost have in common.
-
-    Args:
-        trial: The trial that the objective was called with.
-        monitor: The metric to report: the name of the data, ``-``, and that of the metric.
-        rounds: The number of rounds of a whole training.
-        report_every: Rounds between two reports.
-        save_every: Seconds between two checkpoints without a best value, under a worker.
-        fit: A name, needed where the objective trains several models one after the other, such as
-            the folds of a cross-validation. Call :meth:`result` after each.
-    """
-
-    file = ""  #: the model in the folder of a checkpoint
-    _remedy = ""  #: how a resumed training continues the model
-
-    def __init__(
-        self,
-        trial: Any,
-        monitor: str,
-        *,
-        rounds: int,
-        report_every: int = 1,
-        save_every: float = 60.0,
-        fit: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.monitor = monitor
-        self._rounds = Rounds(
-            trial,
-            rounds,
-            report_every=report_every,
-            save_every=save_every,
-            fit=fit,
-            remedy=self._remedy,
-        )
-
-    @property
-    def rounds_left(self) -> int:
-        """The rounds that this segment trains."""
-        return self._rounds.left
-
-    @property
-    def rounds_done(self) -> int:
-        """The rounds before this segment; 0 at the start of the trial."""
-        return self._rounds.done
-
-    @property
-    def model(self) -> str | None:
-        """The file of the model that this segment continues; None at the start of the trial."""
-        folder = self._rounds.folder
-        return None if folder is None else str(folder / self.file)
-
-    def result(self, model: Any) -> float:
-        """The last reported value, also of an earlier segment; return it from the objective.
-
-        Args:
-            model: The trained model.
-
-        Raises:
-            DeadlineError: Nothing was reported.
-        """
-        return self._rounds.result(lambda folder: self._write(model, folder))
-
-    def _write(self, model: Any, folder: Path) -> None:
-        raise NotImplementedError
-
-
 def _second_training() -> DeadlineError:
     return DeadlineError(
         "This DeadlineCallback has reported another training: make one for each, with a name such "
@@ -329,11 +290,3 @@ def metric(found: Mapping[str, float], monitor: str) -> float:
         return float(found[monitor])
     have = f"it has {', '.join(sorted(found))}" if found else "pass validation data"
     raise DeadlineError(f"The training has no metric {monitor!r}: {have}.")
-
-
-def no_cross_validation(name: str) -> DeadlineError:
-    """The error of a function that trains several models at once."""
-    return DeadlineError(
-        f"{name} trains several models at once, which cannot be paused: train the folds one after "
-        "the other, or run the study by study.optimize."
-    )

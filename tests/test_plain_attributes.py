@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,3 +76,48 @@ def test_functions_go_on_by_their_names() -> None:
     assert second[0].compare is made
     again.restore({"SimpleNamespace 0.compare": {"<function>": ["os", "no such"]}})
     assert second[0].compare is made, "an unknown one is left"
+
+
+def counting() -> Any:
+    count, seen, unset = 0, [0], None
+
+    def called() -> int:
+        nonlocal count
+        count += 1
+        seen.append(count)
+        return count if unset is None else 0
+
+    return called
+
+
+class Held:
+    """An object with a function, objects in containers, and others."""
+
+    def __init__(self) -> None:
+        self.function, self.counters = counting(), [Counter(), {"a": Counter()}]
+        self.by_name, self.method = {"a": Counter()}, Counter().__init__
+        self.files, self.opened, self.left = [object()], object(), object()
+
+
+def test_functions_and_objects_in_containers_go_on() -> None:
+    first, second = Held(), Held()
+    watched, again = PlainAttributes([first]), PlainAttributes([second])
+    assert first.function() == 1 and first.function() == 2
+    first.counters[0].steps, first.by_name["a"].steps = 3, 4
+    again.restore(watched.changed())
+    assert second.function() == 3 and second.counters[0].steps == 3
+    assert second.by_name["a"].steps == 4
+    alone, other = counting(), counting()
+    watched = PlainAttributes([partial(alone)])
+    alone()
+    PlainAttributes([partial(other)]).restore(watched.changed())
+    assert other() == 2
+
+
+def test_what_is_no_plain_data_is_named_once_training_has_changed_it() -> None:
+    first = Held()
+    watched = PlainAttributes([first, SimpleNamespace(of_a_library=object())])
+    assert watched.lost() == []
+    first.files.append(object())
+    first.opened, first.new = object(), [object()]  # type: ignore[attr-defined]
+    assert watched.lost() == [f"Held 0.{name}" for name in ("files", "opened", "new")]

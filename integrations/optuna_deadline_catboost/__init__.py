@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optuna_deadline.rounds import GO_ON, BoosterCallback, Move, metric
+from catboost.core import _TrainCallbacksWrapper
+
+from optuna_deadline.boosting import BoosterCallback
+from optuna_deadline.callers import running
+from optuna_deadline.errors import DeadlineError
+from optuna_deadline.rounds import GO_ON, Move, metric
 
 __all__ = ["DeadlineCallback"]
 
@@ -20,7 +26,8 @@ class DeadlineCallback(BoosterCallback):
     report. Under an elastic worker the trial also pauses and resumes between any two rounds, on
     one slot, from a snapshot of CatBoost's own: a resumed training is exactly the same as one
     without a pause. A checkpoint is a folder with the snapshot, and with the model as
-    ``model.cbm`` if the trial paused or ended there.
+    ``model.cbm`` if the trial paused or ended there. It is the first of several callbacks; what
+    others keep in plain attributes goes on.
 
     Args:
         trial: The trial that the objective was called with.
@@ -59,7 +66,7 @@ class DeadlineCallback(BoosterCallback):
     ) -> None:
         super().__init__(trial, monitor, rounds=rounds, report_every=report_every, fit=fit)
         self._save_every = save_every
-        self._move: Move = GO_ON  # once the training has stopped
+        self._others: Sequence[Any] | None = None
         self._error: BaseException | None = None
         self._snapshot: Path | None = None
         self._written = 0  # when CatBoost has written the snapshot that was saved last
@@ -82,12 +89,32 @@ class DeadlineCallback(BoosterCallback):
     def after_iteration(self, info: Any) -> bool:
         """Report, and stop where the trial leaves, ends or is pruned; called by CatBoost."""
         try:
+            if self._others is None:
+                self._others = self._watch()
             self._move = self._rounds.after(info.iteration, lambda: self._value(info))
             if not self._move.stop:
                 self._save_snapshot()
+            elif not all(one.after_iteration(info) for one in self._others):
+                self._move = GO_ON
+                return False  # another one ends the training
         except BaseException as error:  # CatBoost would raise another one
             self._error, self._move = error, Move(stop=True)
         return not self._move.stop
+
+    def _watch(self) -> Sequence[Any]:
+        """The other callbacks, which CatBoost calls after this one until it stops."""
+        wrapper = running(_TrainCallbacksWrapper)
+        if wrapper is None or not self._rounds.elastic:
+            return ()
+        callbacks: list[Any] = wrapper._callbacks
+        first, *others = callbacks
+        if first is not self:
+            raise DeadlineError(
+                "Pass DeadlineCallback as the first of CatBoost's callbacks: where a trial leaves,"
+                " it calls the others."
+            )
+        self._rounds.watch(others)
+        return others
 
     def _value(self, info: Any) -> float:
         found = {
@@ -99,7 +126,7 @@ class DeadlineCallback(BoosterCallback):
         return metric(found, self.monitor)
 
     def _save_snapshot(self) -> None:
-        """Save the snapshot of an earlier round, if CatBoost has written one."""
+        """Save the snapshot of the round before, if CatBoost has written one."""
         if self._snapshot is None or not self._snapshot.exists():
             return
         written = self._snapshot.stat().st_mtime_ns

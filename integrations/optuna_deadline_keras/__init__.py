@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from optuna_deadline.plain_attributes import PlainAttributes
+from optuna_deadline.callers import running
 from optuna_deadline.plain_data import random_state, read_plain, set_random_state, write_plain
 from optuna_deadline.rounds import Rounds, metric
 
@@ -29,11 +28,8 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
     report. Under an elastic worker the trial also pauses and resumes between any two epochs, on
     one slot, with its weights, optimizer, random numbers, and what other callbacks count in plain
     attributes, such as the patience of ``EarlyStopping``. A checkpoint is a folder with the
-    weights as ``model.weights.h5``.
-
-    Pass it as the last callback, so that the others have begun, and have changed the model before
-    it is saved. Data begins anew after a pause: a generator, or an epoch of fewer steps than the
-    data has.
+    weights as ``model.weights.h5``. Data begins anew after a pause: a generator, or an epoch of
+    fewer steps than the data has.
 
     Args:
         trial: The trial that the objective was called with.
@@ -81,7 +77,6 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             remedy="pass initial_epoch=deadline.initial_epoch to fit",
         )
         self._validating_since = 0.0
-        self._others = PlainAttributes(())
 
     @property
     def initial_epoch(self) -> int:
@@ -93,14 +88,19 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._rounds.begin()
         if not self._rounds.elastic:
             return
-        caller = sys._getframe(1).f_locals.get("self")  # no callback knows the others
-        others = caller.callbacks if isinstance(caller, keras.callbacks.CallbackList) else ()
+        container = running(keras.callbacks.CallbackList)
+        others: list[Any] = [] if container is None else container.callbacks
+        if others and others[-1] is not self:  # what it saves is from after the others
+            place = others.index(self)
+            others.append(others.pop(place))
+            others[place].on_train_begin(logs)  # which Keras would pass over
+            return  # Keras calls this again, as the last
+        if self._rounds.folder is not None:
+            self._restore(self._rounds.folder)
         known = _OF_KERAS | vars(keras.layers.Layer()).keys()
-        kept_by = [one for one in others if one is not self]
-        self._others = PlainAttributes([*kept_by, *_layers(self.model)], known)
-        folder = self._rounds.folder
-        if folder is None:
-            return
+        self._rounds.watch([*others[:-1], *_layers(self.model)], known)
+
+    def _restore(self, folder: Path) -> None:
         self.model.optimizer.build(self.model.trainable_variables)
         self.model.load_weights(folder / _MODEL)
         kept = read_plain(folder / _RANDOM)
@@ -109,7 +109,6 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         for variable, trains in zip(self.model.variables, kept["trainable"], strict=True):
             variable.trainable = trains
         set_random_state(kept["random"])
-        self._others.restore(kept["attributes"])
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Note the time; called by Keras."""
@@ -147,7 +146,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         seeds = [keras.ops.convert_to_numpy(one).tolist() for one in self._seeds()]
         trainable = [bool(one.trainable) for one in self.model.variables]
         kept = {"seeds": seeds, "trainable": trainable, "random": random_state()}
-        write_plain({**kept, "attributes": self._others.changed()}, folder / _RANDOM)
+        write_plain(kept, folder / _RANDOM)
 
 
 def _layers(model: Any) -> Iterator[Any]:

@@ -21,7 +21,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from optuna_deadline_torch.packing import without_tensors
 
@@ -161,7 +160,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self._folder, self._trust = folder, trust
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: _PATH, storage_options: Any | None = None
+        self,
+        checkpoint: dict[str, Any],
+        path: str | Path,
+        storage_options: Any | None = None,
     ) -> None:
         """Save a checkpoint; paths with a scheme (``s3://``) are left to Lightning."""
         if storage_options is not None or "://" in os.fspath(path):
@@ -174,7 +176,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(
         self,
-        path: _PATH,
+        path: str | Path,
         map_location: Callable[..., Any] | None = lambda storage, loc: storage,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import dis
 import logging
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from types import FrameType, FunctionType
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any
 
 import torch
 from optuna_deadline_torch.changed_values import ChangedValues, changed
@@ -22,12 +21,12 @@ from optuna_deadline_torch.user_code import CALLABLES, UserCode
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import CallbackHandler, ExportableState
 
+from optuna_deadline.callers import running
 from optuna_deadline.plain_data import read_plain, write_plain
 
 _log = logging.getLogger("optuna_deadline")
 _FILE = "optuna_deadline_attributes"  # in the trainer's checkpoint
 _FUNCTIONS = "compute_loss_func", "compute_metrics"  # of the user's, which a trainer calls
-_Kind = TypeVar("_Kind")
 
 
 class TrainerWalk(ModuleWalk):
@@ -94,9 +93,9 @@ class Others(ChangedValues):
         loader: Any,
         consensus: Consensus,
     ) -> None:
-        self._handler = next(_callers(CallbackHandler), None)
+        self._handler, trainer = running(CallbackHandler), running(Trainer)
         self._order: list[Any] = [] if self._handler is None else self._handler.callbacks
-        found = [one for one in (*self._order, *_callers(Trainer)) if _is_users(one)]
+        found = [one for one in (*self._order, trainer) if one and _is_users(one)]
         #: By name, the user's objects.
         self.users = {
             f"{type(one).__qualname__} {place}": one
@@ -195,16 +194,6 @@ def _of_data(values: Mapping[str, Any], *, wanted: bool) -> dict[str, Any]:
 
 def _without_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
     return copy.deepcopy({name: one for name, one in group.items() if name != "params"})
-
-
-def _callers(kind: type[_Kind]) -> Iterator[_Kind]:
-    """The objects of a kind whose methods are running: no callback is given them."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if isinstance(found := frame.f_locals.get("self"), kind):
-            yield found
-            return
-        frame = frame.f_back
 
 
 def _is_users(one: Any) -> bool:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import xgboost
+from xgboost.callback import CallbackContainer, EarlyStopping, TrainingCallback
 
-from optuna_deadline.rounds import BoosterCallback, metric, no_cross_validation
+from optuna_deadline.boosting import BoosterCallback, no_cross_validation
+from optuna_deadline.callers import running
+from optuna_deadline.rounds import metric
 
 __all__ = ["DeadlineCallback"]
 
 
-class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
+class DeadlineCallback(BoosterCallback, TrainingCallback):
     """Reports to Optuna after each round, and follows the study's deadline and plan.
 
     Under ``study.optimize`` it prunes, and ends the training when there is no time for another
@@ -21,8 +26,8 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
 
     A resumed training is the same as one without a pause, unless it samples rows, columns or the
     trees of ``dart``: then it draws others. Add :attr:`rounds_done` to the seed, so that it does
-    not draw the first ones again. Early stopping counts its rounds anew after a pause, and so does
-    a schedule: let it add :attr:`rounds_done`.
+    not draw the first ones again. Other callbacks go on: early stopping, schedules, and what a
+    callback of your own keeps in plain attributes.
 
     Args:
         trial: The trial that the objective was called with.
@@ -54,15 +59,49 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
 
     file = "model.ubj"
     _remedy = "pass xgb_model=deadline.model"
+    _others: Sequence[Any] = ()
+    _leads = False  # whether it is the first of all callbacks
 
     def before_training(self, model: Any) -> Any:
-        """Begin; called by XGBoost."""
+        """Begin, before all other callbacks; called by XGBoost."""
         self._rounds.begin()
+        container = running(CallbackContainer)
+        if self._rounds.elastic and container is not None and not container.is_cv:
+            self._others = [one for one in container.callbacks if one is not self]
+            self._leads = True
+            later = [_Continued(one, self.rounds_done) for one in self._others]
+            container.callbacks = [self, *later, _Last(self)]
+            container.history.update(self._rounds.kept.get("measured", {}))
+            self._rounds.kept["measured"] = container.history
         return model
 
-    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Report, save, leave or prune; called by XGBoost."""
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Let the booster and the other callbacks go on; called by XGBoost."""
+        if self._leads and not epoch:
+            self._rounds.watch(one for one in self._others if not _is_of_library(one))
+            if self.rounds_done:
+                self._go_on(model, evals_log)
+        return False
 
+    def _go_on(self, model: Any, measured: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        """Restore the parameters that callbacks have set, and let early stopping count again."""
+        config, own = json.loads(self._rounds.kept["config"]), json.loads(model.save_config())
+        # The seed, the threads and the device are those of this segment.
+        config["learner"]["generic_param"] = own["learner"]["generic_param"]
+        model.load_config(json.dumps(config))
+        stopping = [one for one in self._others if isinstance(one, EarlyStopping)]
+        for one in stopping:
+            one.starting_round -= self.rounds_done
+        for number in range(self.rounds_done if stopping else 0):
+            log: Any = {
+                data: {name: [values[number]] for name, values in metrics.items()}
+                for data, metrics in measured.items()
+            }
+            for one in stopping:
+                one.after_iteration(model, number, log)
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Report, and decide what follows; called by XGBoost."""
         anew = self.rounds_done and isinstance(model, xgboost.Booster)
         if anew and model.num_boosted_rounds() == epoch + 1:
             raise self._rounds.begun_anew()
@@ -75,14 +114,47 @@ class DeadlineCallback(BoosterCallback, xgboost.callback.TrainingCallback):
             }
             return metric(found, self.monitor)
 
-        move = self._rounds.after(self.rounds_done + epoch + 1, value)
-        return self._rounds.obey(move, lambda folder: self._write(model, folder))
+        self._move = self._rounds.after(self.rounds_done + epoch + 1, value)
+        return not self._leads and self._obey(model)
 
     def _write(self, model: Any, folder: Path) -> None:
         booster = model.get_booster() if hasattr(model, "get_booster") else model
         if not isinstance(booster, xgboost.Booster):
             raise no_cross_validation("xgboost.cv")
         booster.save_model(folder / self.file)
+        self._rounds.kept["config"] = booster.save_config()
+
+
+class _Continued(TrainingCallback):
+    """Another callback, for which rounds count from the start of the trial."""
+
+    def __init__(self, callback: Any, done: int) -> None:
+        super().__init__()
+        self._callback, self._done = callback, done
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        return bool(self._callback.before_iteration(model, epoch + self._done, evals_log))
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        return bool(self._callback.after_iteration(model, epoch + self._done, evals_log))
+
+    def after_training(self, model: Any) -> Any:
+        return self._callback.after_training(model)
+
+
+class _Last(TrainingCallback):
+    """Obeys once the other callbacks have seen a round."""
+
+    def __init__(self, callback: DeadlineCallback) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        return self._callback._obey(model)
+
+
+def _is_of_library(callback: Any) -> bool:
+    return type(callback).__module__.partition(".")[0] == "xgboost"
 
 
 def _last(values: Any) -> float:

@@ -99,6 +99,7 @@ def keras(
     freeze_at: int | None = None,
     validation_freq: int = 1,
     others: Callable[[Any], list[Any]] = lambda _: [],
+    last: bool = True,
     **options: Any,
 ) -> tuple[np.ndarray, float]:
     import keras
@@ -120,15 +121,18 @@ def keras(
         if epoch == freeze_at:
             model.layers[0].trainable = False
 
-    model.fit(
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_begin=freeze), *others(keras)]
+    history = model.fit(
         x / 16, y, epochs=ROUNDS, initial_epoch=deadline.initial_epoch, verbose=0,
         validation_data=(xv / 16, yv), validation_freq=validation_freq,
-        callbacks=[
-            keras.callbacks.LambdaCallback(on_epoch_begin=freeze), *others(keras), deadline
-        ],
+        callbacks=[*callbacks, deadline] if last else [deadline, *callbacks],
     )  # fmt: skip
+    histories.append(history.history)
     return model.predict(xv / 16, verbose=0), deadline.result()
 
+
+#: What ``fit`` has returned, in the order of the trainings.
+histories: list[dict[str, list[float]]] = []
 
 TRAININGS = {
     one.__name__: one
