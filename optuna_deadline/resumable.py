@@ -101,10 +101,7 @@ class Resumable:
         self._values = ModuleValues(self._state)
         if self._segment.resume is not None:
             # Only now: code before the loop draws, copies and sets as it did in the first segment.
-            kept = self._restore(self._segment.resume)
-            if kept["values"] is not None:  # else it was saved before the loop had begun
-                self._values.restore(kept["values"])
-            set_random_state(kept["random"])
+            set_random_state(self._restore(self._segment.resume)["random"])
 
     def record(self, step: int, value: float) -> None:
         """Report a value to the study."""
@@ -184,6 +181,9 @@ class Resumable:
         self, checkpoint: Path, wanted: Callable[[Any], bool] = lambda _: True
     ) -> Mapping[str, Any]:
         kept = read_plain(checkpoint)
+        if self._values is not None and kept["values"] is not None:  # saved once a loop has begun
+            # First, since an attribute may be a view of a parameter.
+            self._values.restore(kept["values"])
         for name, found in kept["state"].items():
             if name not in self._state:
                 raise DeadlineError(

@@ -42,6 +42,7 @@ from optuna_deadline_lightning.options import (
     only_useful,
     plain_options,
     refuse_other_slots,
+    refuse_own_fetching,
     refuse_strategy,
 )
 from optuna_deadline_lightning.reporting import ReportSteps, monitored
@@ -212,7 +213,8 @@ class DeadlineCallback(Callback):
             self._elastic.prepare(trainer)
         if stage != "fit":
             return
-        self._runs.put_back()
+        if trainer.is_global_zero:
+            self._runs.put_back()
         if self.trial.number > 0 and trainer.num_sanity_val_steps == _SANITY_STEPS:
             trainer.num_sanity_val_steps = 0  # the study's first trial has run it
         if not trainer.enable_validation:
@@ -231,6 +233,7 @@ class DeadlineCallback(Callback):
             self._elastic.requests = requests
             self._folders.note(trainer.callbacks)  # type: ignore[attr-defined]
             finders.refuse_batch_size(trainer)
+            refuse_own_fetching(pl_module)
             look_at_callbacks(trainer.callbacks, self.segment)  # type: ignore[attr-defined]
             if self.segment.resume is not None:
                 finders.stop_searching(trainer)

@@ -50,7 +50,7 @@ class TrainingData:
         self._place = place
         self._seed = seed
         self._limit: int | None = None  # of an epoch, in batches
-        self.generators = Generators()  #: of the data and the modules, which are seeded too
+        self.generators = Generators()  #: of the data, modules and callbacks, which are seeded too
 
     def attach(self, trainer: pl.Trainer, before_request: Callable[[], None]) -> None:
         """Take over the data of a trainer that has it attached and has not asked for it yet.
@@ -84,8 +84,10 @@ class TrainingData:
     def _on_data_requested(self, data: Any, trainer: pl.Trainer) -> Any:
         led = self.wrap(data, trainer.world_size)
         readers = (one for leaf in _leaves(led) for one in main_process_reader(leaf))
-        modules = trainer.lightning_module, getattr(trainer, "datamodule", None)
-        self.generators = Generators(*readers, *modules)
+        users = trainer.lightning_module, getattr(trainer, "datamodule", None)
+        # The last callback is this package's own.
+        callbacks: list[Any] = trainer.callbacks[:-1]  # type: ignore[attr-defined]
+        self.generators = Generators(*readers, *users, *callbacks)
         return led
 
     def wrap(self, data: Any, world_size: int) -> Any:

@@ -66,7 +66,7 @@ class LoggerRuns:
                 held["_wandb_init"]["id"] = held["_id"]
 
     def put_back(self) -> None:
-        """Restore what they had written; call when they have begun."""
+        """Restore what they had written; the first rank calls it when they have begun."""
         for logger, rows in self._rows or ():
             _write(logger, rows)
 
@@ -94,7 +94,7 @@ def _rows(file: Path, before: int) -> _Rows:
 def _write(logger: CSVLogger, rows: _Rows) -> None:
     """Put rows back: Lightning deletes the file of a run that begins."""
     writer: Any = logger.experiment
-    if rows and hasattr(writer, "metrics_file_path"):  # not on a slot that logs nothing
+    if rows:
         writer.metrics_keys = list(rows[0])
         with open(writer.metrics_file_path, "w", newline="") as lines:
             table = csv.DictWriter(lines, fieldnames=writer.metrics_keys)

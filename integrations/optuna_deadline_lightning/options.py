@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -131,6 +132,19 @@ def hush() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
+
+
+def refuse_own_fetching(module: pl.LightningModule) -> None:
+    """Refuse a module that fetches its batches, as they are dealt before a step.
+
+    Raises:
+        DeadlineError: It does.
+    """
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        raise DeadlineError(
+            "training_step takes dataloader_iter and fetches its batches itself, so a trial cannot"
+            " return to its place in the data: let it take batch and batch_idx."
+        )
 
 
 def look_at_callbacks(callbacks: Iterable[Callback], segment: Segment) -> None:

@@ -17,6 +17,7 @@ from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.module_walk import structure
 from optuna_deadline_torch.object_walk import Lost, ObjectWalk
 from optuna_deadline_torch.packing import same
+from torchmetrics.wrappers import MetricTracker
 
 from optuna_deadline.module_values import changed_structure
 from optuna_deadline_lightning.walk import LIMITS, Walk
@@ -167,7 +168,13 @@ def _structure(trainer: pl.Trainer) -> dict[str, Any]:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     grows = any(isinstance(one, BaseFinetuning) for one in callbacks)
     averages = any(isinstance(one, StochasticWeightAveraging) for one in callbacks)
-    found = structure(trainer.lightning_module, trainer.optimizers, groups=not grows)
+    module = trainer.lightning_module
+    found = structure(module, trainer.optimizers, groups=not grows)
+    trackers = [name for name, one in module.named_modules() if isinstance(one, MetricTracker)]
+    for grown in [name for name in found if any(f" {one}." in name for one in trackers)]:
+        del found[grown]  # a metric for each epoch, which is made again
     for place, config in enumerate([] if averages else trainer.lr_scheduler_configs):
         found[f"scheduler {place}"] = type(config.scheduler)
+    for place, one in enumerate(callbacks):
+        found[f"callback {place}"] = type(one)
     return found

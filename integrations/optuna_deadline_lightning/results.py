@@ -39,7 +39,15 @@ _log = logging.getLogger(__name__)
 _OF_METRICS = vars(SumMetric()).keys() | {
     "window"
 }  # attributes that each metric has, or is made with
-_told: set[str] = set()  # the names of sums, once in a segment
+_told: set[str] = set()  # the names of sums and extremes, once in a segment
+_SUMS = (
+    "The sums that training logs (%s) are added up over the slots: let each be a sum over samples."
+    " A sum of batch means or a count of batches grows with the slots: log it as a mean."
+)
+_EXTREMES = (
+    "The extremes that training logs (%s) are taken over the slots: let each be an extreme over"
+    " samples. That of batch means is another one on several slots."
+)
 
 _SETTINGS = (
     "fx",
@@ -94,15 +102,11 @@ def combine(trainer: pl.Trainer, consensus: Consensus) -> None:
         one, value = trainer.fit_loop.epoch_loop._results[key], whole[key]["value"]
         samples = whole[key]["samples"]
         one._computed = (value if samples is None else value / samples).to(one.value)
-    sums = {entry["name"] for entry in own.values() if entry["reduce_fx"] == "sum"}
-    if trainer.is_global_zero and (new := sorted(sums - _told)):
-        _told.update(new)
-        _log.warning(
-            "The sums that training logs (%s) are added up over the slots: let each be a sum over"
-            " samples. A sum of batch means or a count of batches grows with the slots: log it as"
-            " a mean.",
-            ", ".join(new),
-        )
+    for kinds, text in ({"sum"}, _SUMS), ({"max", "min"}, _EXTREMES):
+        names = {entry["name"] for entry in own.values() if entry["reduce_fx"] in kinds}
+        if trainer.is_global_zero and (new := sorted(names - _told)):
+            _told.update(new)
+            _log.warning(text, ", ".join(new))
 
 
 def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:

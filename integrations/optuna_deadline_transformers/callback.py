@@ -227,7 +227,7 @@ class DeadlineCallback(TrainerCallback):
         self._reported = axis.passed(state)
         model, optimizer = also["model"], also["optimizer"]
         refuse_unsaved({"model": model, "optimizer": optimizer}, "make them a part of the model")
-        self._others = Others(self, self._resumed, model, optimizer, loader, self._consensus)
+        self._others = Others(self, self._resumed, model, optimizer, loader, args, self._consensus)
         own = self._others.generators
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
         self._term.install()
@@ -274,9 +274,10 @@ class DeadlineCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
         """Follow directives at the end of an epoch that is not evaluated."""
-        if self._axis is None or not self._elastic or control.should_evaluate:
+        if self._axis is None or not self._elastic:
             return
-        if self._axis.ends_epoch(state):
+        self._seeds.end_epoch(state)
+        if not control.should_evaluate and self._axis.ends_epoch(state):
             self._agree(args, control, save=False, **also)
 
     def on_prediction_step(
@@ -328,11 +329,16 @@ class DeadlineCallback(TrainerCallback):
         folder, args.output_dir = self._working_folder(), self._output
         others = self._others.state(float(state.epoch or 0.0))
         self._consensus.barrier()  # each rank has written its random numbers
+        if control.should_epoch_stop:  # another callback, after this one
+            self._seeds.end_epoch(state)
+        if lost := self._seeds.lost_place:
+            decision = self._staying(decision)
         if self.segment.rank == 0:
             written = folder / f"checkpoint-{state.global_step}"
             self._room.note_size(written)
-            self._others.write(others, written)
-            self._publish(written)
+            if not lost:
+                self._others.write(others, written)
+                self._publish(written)
             shutil.rmtree(folder, ignore_errors=True)
         self._consensus.barrier()
         self._saved_at = time.monotonic()
@@ -368,8 +374,8 @@ class DeadlineCallback(TrainerCallback):
         decision = self._consensus.agree(
             self.segment.newest(), terminated=self._term.raised, save=save
         )
-        if self._seeds.has_lost_its_place:
-            decision = self._staying(decision, also["train_dataloader"])
+        if self._seeds.lost_place:
+            decision = self._staying(decision)
         if decision.directive.kind is Kind.STOP:
             self._consensus.barrier()
             self.segment.leave(decision.directive)
@@ -385,18 +391,13 @@ class DeadlineCallback(TrainerCallback):
         self._output, args.output_dir = args.output_dir, str(self._working_folder())
         control.should_save = True
 
-    def _staying(self, decision: StepDecision, stream: Any) -> StepDecision:
-        """The decision for a trial whose stream has ended once."""
+    def _staying(self, decision: StepDecision) -> StepDecision:
+        """The decision for a trial that could not resume."""
         if not self._stays:
             self._stays = True
             self.segment.keep_slots()
             if self.segment.rank == 0:
-                _log.warning(
-                    "The trial keeps its slots to its end: its training data (%s) has ended once "
-                    "and has no length, so Trainer cannot find its place in a further pass. Pass "
-                    "data as long as the training, or with a length.",
-                    type(stream.dataset).__name__,
-                )
+                _log.warning("The trial keeps its slots to its end: %s.", self._seeds.lost_place)
         return decision.staying()
 
     def _has_room(self, value: float | None, model: Any = None, **also: Any) -> bool:

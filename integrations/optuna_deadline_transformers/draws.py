@@ -78,7 +78,7 @@ class SeededTraining:
         self._seed, self._rank, self._own = seed, rank, generators
         self._set_epoch: Callable[[int], Any] = lambda epoch: None
         self._epoch, self._epochs = 0, 0
-        self._counts = can_be_dealt(loader)
+        self._counts, self._cut, self._data = can_be_dealt(loader), False, loader.dataset
         if self._counts:
             own = getattr(loader, "base_dataloader", loader)  # within accelerate's
             if _sets_epoch(own):
@@ -89,9 +89,21 @@ class SeededTraining:
             object.__setattr__(own, "dataset", _EpochlessDataset(own.dataset, own.collate_fn))
 
     @property
-    def has_lost_its_place(self) -> bool:
-        """Whether a stream has ended once: the trainer cannot resume in a further pass."""
-        return not self._counts and self._epochs > 1
+    def lost_place(self) -> str:
+        """Why the trainer could not resume from here; empty if it could."""
+        if self._cut:
+            return "a callback has ended an epoch early, and Trainer counts whole epochs"
+        if self._counts or self._epochs < 2:
+            return ""
+        return (
+            f"its training data ({type(self._data).__name__}) has ended once and has no length,"
+            " so Trainer cannot find its place in a further pass. Pass data as long as the"
+            " training, or with a length"
+        )
+
+    def end_epoch(self, state: Any) -> None:
+        """Note an epoch that has ended early."""
+        self._cut |= self._counts and not float(state.epoch).is_integer()
 
     def begin_epoch(self, state: Any) -> None:
         """Note the epoch; call before its first batch is read."""

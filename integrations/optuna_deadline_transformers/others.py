@@ -15,7 +15,7 @@ import torch
 from optuna_deadline_torch.changed_values import ChangedValues, changed
 from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.module_walk import ModuleWalk
-from optuna_deadline_torch.object_walk import Lost, ObjectWalk
+from optuna_deadline_torch.object_walk import Lost, ObjectWalk, Place
 from optuna_deadline_torch.seeding import Generators
 from optuna_deadline_torch.user_code import CALLABLES, UserCode
 from transformers import Trainer, TrainerCallback
@@ -23,9 +23,11 @@ from transformers.trainer_callback import CallbackHandler, ExportableState
 
 from optuna_deadline.callers import running
 from optuna_deadline.plain_data import read_plain, write_plain
+from optuna_deadline_transformers.losses import RunningLoss
 
 _log = logging.getLogger("optuna_deadline")
 _FILE = "optuna_deadline_attributes"  # in the trainer's checkpoint
+_SETTINGS = ("max_grad_norm",)  # arguments that each step reads
 _FUNCTIONS = "compute_loss_func", "compute_metrics"  # of the user's, which a trainer calls
 
 
@@ -37,6 +39,7 @@ class TrainerWalk(ModuleWalk):
         optimizer: Its optimizer.
         users: By name, the user's callbacks and ``Trainer``.
         loader: The loader of the training data.
+        args: The training arguments.
         of_data: Whether to look at the training data alone.
     """
 
@@ -46,6 +49,7 @@ class TrainerWalk(ModuleWalk):
         optimizer: Any,
         users: Mapping[str, Any],
         loader: Any,
+        args: Any,
         *,
         of_data: bool = False,
     ) -> None:
@@ -54,6 +58,9 @@ class TrainerWalk(ModuleWalk):
         self._seen |= {id(optimizer), *map(id, users.values())}
         if not of_data:
             self._training(model, users)
+            for name in _SETTINGS:
+                value = getattr(args, name)
+                self.places[f"args.{name}"] = Place(value, value, partial(setattr, args, name))
         self._loaders([loader])
         if not of_data:
             self._globals()
@@ -81,6 +88,7 @@ class Others(ChangedValues):
         model: The bare model.
         optimizer: Its optimizer.
         loader: The loader of the training data.
+        args: The training arguments.
         consensus: Of the segment's ranks.
     """
 
@@ -91,6 +99,7 @@ class Others(ChangedValues):
         model: Any,
         optimizer: Any,
         loader: Any,
+        args: Any,
         consensus: Consensus,
     ) -> None:
         self._handler, trainer = running(CallbackHandler), running(Trainer)
@@ -101,7 +110,7 @@ class Others(ChangedValues):
             f"{type(one).__qualname__} {place}": one
             for place, one in enumerate(one for one in found if one is not own)
         }
-        self._look = partial(TrainerWalk, model, optimizer, self.users, loader)
+        self._look = partial(TrainerWalk, model, optimizer, self.users, loader, args)
         super().__init__(
             self._look,
             self._tells,
@@ -109,7 +118,7 @@ class Others(ChangedValues):
             "Keep them in numbers, texts and tensors of a callback, in a callback that is an"
             " ExportableState, or in buffers of the model.",
         )
-        self._consensus = consensus
+        self._consensus, self._loss = consensus, RunningLoss(trainer)
         self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
         self._groups = optimizer.param_groups
         self._rates = [_without_parameters(group) for group in self._groups]
@@ -117,6 +126,7 @@ class Others(ChangedValues):
         self._resumed = read_plain(kept) if kept is not None and kept.exists() else {}
         self._saved = self._resumed.get("values", {})
         self._told = {*self._resumed.get("told", ())}
+        self._loss.restore(self._resumed.get("loss", []))
         self._of_data: dict[str, Any] | None = None  # at an epoch's first step
         if self._handler is not None:
             self._handler.callbacks = [own, *(one for one in self._order if one is not own)]
@@ -166,7 +176,8 @@ class Others(ChangedValues):
                 " a pause it is as it was made. Let a sample depend on its index and the epoch.",
                 ", ".join(sorted(counted)),
             )
-        return {"values": divided, "epoch": epoch, "told": sorted(self._told)}
+        loss = self._loss.state(self._consensus)
+        return {"values": divided, "epoch": epoch, "loss": loss, "told": sorted(self._told)}
 
     @staticmethod
     def write(state: Mapping[str, Any], folder: Path) -> None:

@@ -113,6 +113,24 @@ def test_what_users_keep_between_steps_goes_on(tmp_path: Path, kept: str, leave_
     assert segments > 1 and reported == reports and torch.equal(weights, others)
 
 
+@pytest.mark.parametrize("leave_at", [1, 4])
+def test_a_trial_whose_epoch_is_cut_stays(
+    tmp_path: Path, leave_at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trainer would resume it at another place."""
+
+    def run(folder: Path, looks: int) -> Any:
+        options = {"callbacks": [users_objects.Cutting()], "num_train_epochs": 4}
+        return train_in_segments(folder, lambda trial: train(trial, folder, **options), looks)
+
+    (weights, _), reports, _ = run(tmp_path / "whole", 10**9)
+    caplog.clear()
+    (others, _), reported, segments = run(tmp_path / "left", leave_at)
+    assert segments == 4 - leave_at if leave_at < 4 else 1
+    assert reported == reports and torch.equal(weights, others)
+    assert sum("a callback has ended an epoch early" in one for one in caplog.messages) == 1
+
+
 def test_data_that_counts_its_reads_are_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

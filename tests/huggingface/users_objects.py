@@ -100,6 +100,32 @@ class Average(TrainerCallback):
         model.load_state_dict(self.average.module.state_dict())
 
 
+class Logged(Moving):
+    """Moves by the loss that was logged last."""
+
+    loss = 0.0
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        self.loss = logs.get("loss", self.loss)
+
+    def move(self) -> float:
+        return self.loss
+
+
+class Clipping(TrainerCallback):
+    """Clips gradients more and more."""
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        args.max_grad_norm *= 0.1
+
+
+class Cutting(TrainerCallback):
+    """Ends the first epoch early."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_epoch_stop |= state.global_step == 3
+
+
 class SlowStart(TrainerCallback):
     """Makes each epoch's first step a small one."""
 
@@ -171,6 +197,10 @@ KEPT: dict[str, Callable[[], dict[str, Any]]] = {
     "a global variable": lambda: {"callbacks": [Global()]},
     "random generators": lambda: {"callbacks": [Draws()]},
     "an AveragedModel": lambda: {"callbacks": [Average()]},
+    "a logged loss": lambda: {
+        "callbacks": [Logged()], "logging_strategy": "steps", "logging_steps": 5,
+    },
+    "an argument of the training": lambda: {"callbacks": [Clipping()], "max_grad_norm": 0.1},
     "a rate that is set at an epoch's start": lambda: {"callbacks": [SlowStart()]},
     "a teacher": lambda: {"trainer": Distilling},
     "data with set_epoch": lambda: {"data": Epochs},

@@ -15,6 +15,7 @@ EACH_LANDING = {
     "a batch_size that the slots do not divide",
     "manual optimization",
     "a LightningDataModule",
+    "CSVLogger",
 }
 
 

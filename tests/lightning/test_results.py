@@ -67,6 +67,8 @@ def test_sums_of_training_and_those_made_by_hand_are_told_on_several_slots(tmp_p
     logs = [(tmp_path / one / "rank-1-0.json.log").read_text() for one in ("one", "two")]
     assert "The sums that training logs" not in logs[0]
     assert logs[1].count("The sums that training logs (summed, unsynced) are added up") == 1
+    extremes = "The extremes that training logs (largest, most, smallest) are taken over the slots"
+    assert "The extremes" not in logs[0] and logs[1].count(extremes) == 1
     assert logs[1].count("calls torch.distributed.") == 1
     assert "elastic_results calls torch.distributed.all_reduce in validation" in logs[1]
 

@@ -232,11 +232,14 @@ def test_what_cannot_be_resumed_is_refused(
 
 
 class Counting(nn.Module):
-    """Keeps a number, a tensor and a buffer that its ``state_dict`` leaves out."""
+    """Keeps a number, tensors and a buffer that its ``state_dict`` leaves out.
+
+    One is the head's weight by its norm, which has the memory of its parameter at first.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.head = nn.Linear(4, 3), nn.Linear(3, 1)
+        self.layer, self.head = nn.Linear(4, 3), nn.utils.spectral_norm(nn.Linear(3, 1))
         self.scale, self.mean = 1.0, torch.zeros(3)
         self.register_buffer("norm", torch.zeros(3), persistent=False)
 
