@@ -1,4 +1,4 @@
-"""The functions that are running: frameworks do not give a callback the ones beside it."""
+"""The functions that are running, and which of them are the user's own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ def callers() -> Iterator[Mapping[str, Any]]:
     while frame is not None:
         yield frame.f_locals
         frame = frame.f_back
+
+
+def users_frame() -> FrameType | None:
+    """The innermost running function that is of no library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_of_library(str(frame.f_globals.get("__name__"))):
+        frame = frame.f_back
+    return frame
+
+
+def is_of_library(module: str) -> bool:
+    """Whether a module is of Python's library, an installed one or this one."""
+    root = module.partition(".")[0]
+    known = root in sys.stdlib_module_names or root.startswith("optuna_deadline")
+    return known or is_installed(root)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module, by its name, is of an installed library and not the user's own."""
+    root = sys.modules.get(module.partition(".")[0])
+    return "-packages" in (getattr(root, "__file__", None) or "")
 
 
 def running(kind: type[_Kind]) -> _Kind | None:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
-import sys
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
+from optuna_deadline.callers import is_of_library, users_frame
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.plain_data import (
     decoded,
     encoded,
     generator_of,
+    has_state,
     imported,
-    is_installed,
     put_back,
 )
+
+_logger = logging.getLogger("optuna_deadline")
 
 #: The keys under which the name of a function, and the state of a generator are saved.
 _FUNCTION, _GENERATOR = "<function>", "<generator>"
 _OTHERS: dict[str, Any] = {f"<{one.__name__}>": one for one in (deque, set, defaultdict)}
 _OPAQUE = object()  # in the place of what is saved, where a value is no plain data
 _DEEP = 3  # objects within objects
+_FEW = 5  # names in a sentence
 _MANY = 1000  # in a container, beyond which they are data
 _COUNTS_BYTES = 10**6  # a larger array around a function is data
 
@@ -41,15 +45,23 @@ class PlainAttributes:
     Args:
         objects: The objects, in the same order in each segment, as they are at its start.
         known: Names of attributes that the framework sets itself.
+        skips: Whether an object within them is left alone.
     """
 
-    def __init__(self, objects: Iterable[Any], known: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        objects: Iterable[Any],
+        known: Collection[str] = (),
+        skips: Callable[[Any], bool] = lambda _: False,
+    ) -> None:
+        self._skips = skips
         self._roots = {
             f"{type(one).__qualname__} {place}": one
             for place, one in enumerate(map(_owner, objects))
         }
         self._known = known
         self._kept: set[str] = set()  # names of what was restored
+        self._inner = {path for path, _ in self._objects()} - self._roots.keys()
         self._opaque: dict[str, Any] = {}
         self._first: dict[str, bytes] = {}
         for name, value, node in self._values():
@@ -57,6 +69,11 @@ class PlainAttributes:
                 self._opaque[name] = value, _length(value)
             else:
                 self._first[name] = _digest(node)
+
+    def was_there(self, name: str) -> bool:
+        """Whether a value was there at the start, or is of an object that was."""
+        path = name.rpartition(".")[0]
+        return name in self._first or path in self._inner
 
     def changed(self) -> dict[str, Any]:
         """The values that this segment or one before it has changed, as plain data by name."""
@@ -97,7 +114,8 @@ class PlainAttributes:
             held = _held(one).items() if depth < _DEEP else ()
             for name, value in held:
                 for place, part in enumerate(_parts(value)):
-                    if id(part) not in seen and name not in self._known and _is_users(part):
+                    new = id(part) not in seen and name not in self._known
+                    if new and _is_users(part) and not self._skips(part):
                         seen.add(id(part))
                         inner = f"{path}.{name}" if part is value else f"{path}.{name}[{place}]"
                         left.append((inner, part, depth + 1))
@@ -111,6 +129,57 @@ class PlainAttributes:
                         yield f"{path}.{name}", value, _plain(value, name)
                     except DeadlineError:
                         yield f"{path}.{name}", value, _OPAQUE
+
+
+class LoopVariables:
+    """What the function around a loop keeps in variables of its own, which restart after a pause.
+
+    Those of its objects too, but for data, and for objects that have a ``state_dict``.
+
+    Args:
+        saved: Returns the values that checkpoints hold.
+    """
+
+    def __init__(self, saved: Callable[[], Iterable[Any]]) -> None:
+        self._saved, self._frame = saved, users_frame()
+        frames = [] if self._frame is None else [self._frame]
+        self._watched = PlainAttributes(frames, skips=self._skips)
+
+    def changed(self) -> list[str]:
+        """The names of those that training has changed, and not only set anew."""
+        names = [
+            name.partition(".")[2]
+            for name in filter(self._watched.was_there, self._watched.changed())
+        ]
+        held = {} if self._frame is None else self._frame.f_locals
+        return sorted(name for name in names if name not in held or not self._is_saved(held[name]))
+
+    def warn(self, remedy: str) -> bool:
+        """Log the names of :meth:`changed`; returns whether there are any.
+
+        Args:
+            remedy: Where to keep them.
+        """
+        if changed := self.changed():
+            _logger.warning(
+                "After a pause these variables of your function are again as they are before its "
+                "loop: %s. If a later step reads one, %s.",
+                ", ".join(changed[:_FEW]),
+                remedy,
+            )
+        return bool(changed)
+
+    def _is_saved(self, value: Any) -> bool:
+        """Whether it is a saved value, or a copy of one."""
+        copied = isinstance(value, (int, float, str))
+        return any(
+            value is one or (copied and type(one) is type(value) and one == value)
+            for one in self._saved()
+        )
+
+    def _skips(self, one: Any) -> bool:
+        data = hasattr(one, "__getitem__") or hasattr(one, "__iter__")
+        return data or has_state(one) or any(one is each for each in self._saved())
 
 
 def _parts(value: Any) -> list[Any]:
@@ -134,23 +203,22 @@ def _owner(one: Any) -> Any:
 
 def _is_users(one: Any) -> bool:
     of = one if isinstance(one, FunctionType) else type(one)
-    root = (of.__module__ or "builtins").partition(".")[0]
-    ours = root in sys.stdlib_module_names or root.startswith("optuna_deadline")
-    return hasattr(one, "__dict__") and not (
-        ours or is_installed(root) or hasattr(of, "__slots__")
-    )
+    has_attributes = hasattr(one, "__dict__") and not hasattr(of, "__slots__")
+    return has_attributes and not is_of_library(of.__module__ or "builtins")
 
 
 def _held(one: Any) -> dict[str, Any]:
-    """The attributes of an object; the variables that a function has from around it."""
-    if not isinstance(one, FunctionType):
+    """The attributes of an object; the variables of a running function, or around another."""
+    if not isinstance(one, (FunctionType, FrameType)):
         return dict(vars(one))
-    held = {}
-    for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
-        with suppress(ValueError):  # one that has no value yet
-            if getattr(cell.cell_contents, "nbytes", 0) <= _COUNTS_BYTES:
+    held: dict[str, Any] = {}
+    if isinstance(one, FrameType):
+        held.update(one.f_locals)
+    else:
+        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+            with suppress(ValueError):  # one that has no value yet
                 held[name] = cell.cell_contents
-    return held
+    return {n: each for n, each in held.items() if getattr(each, "nbytes", 0) <= _COUNTS_BYTES}
 
 
 def _set(one: Any, name: str, value: Any) -> None:

@@ -168,12 +168,6 @@ def _is_of_torch(value: Any) -> bool:
     return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter, torch.Size)
 
 
-def is_installed(module: str) -> bool:
-    """Whether a module, by its name, is of an installed library and not the user's own."""
-    root = sys.modules.get(module.partition(".")[0])
-    return "-packages" in (getattr(root, "__file__", None) or "")
-
-
 def imported(module: str, name: str) -> Any:
     """A class or function of an imported module; None if there is none, as for an inner one."""
     found: Any = sys.modules.get(module)

@@ -23,6 +23,7 @@ from optuna_deadline.module_values import (
     warn_of_schedulers,
     warn_of_structure,
 )
+from optuna_deadline.plain_attributes import LoopVariables
 from optuna_deadline.plain_data import (
     decoded,
     is_data,
@@ -77,6 +78,8 @@ class Resumable:
             self._segment.horizon(steps)
             refuse_unsaved(state, "name their module in the state too")
         self._values: ModuleValues | None = None  # once the loop has begun
+        self._variables: LoopVariables | None = None
+        self._told = False  # whether variables were named that restart after a pause
         self._keeps = False  # whether the trial keeps its slot to its end
         if self._segment.resume is not None:
             kept = self._restore(self._segment.resume, is_data)  # code before the loop may read it
@@ -101,7 +104,13 @@ class Resumable:
         self._values = ModuleValues(self._state)
         if self._segment.resume is not None:
             # Only now: code before the loop draws, copies and sets as it did in the first segment.
-            set_random_state(self._restore(self._segment.resume)["random"])
+            kept = self._restore(self._segment.resume)
+            set_random_state(kept["random"])
+            self._told = kept["told"]
+        if self._segment.elastic:
+            self._variables = LoopVariables(
+                lambda: [self._trial, self._state, *self._state.values()]
+            )
 
     def record(self, step: int, value: float) -> None:
         """Report a value to the study."""
@@ -164,6 +173,8 @@ class Resumable:
             self._write()
 
     def _write(self) -> None:
+        if self._variables is not None and not self._told:
+            self._told = self._variables.warn("keep it in the state")
         kept = {
             "step": self._done,
             "value": self._value,
@@ -171,6 +182,7 @@ class Resumable:
             "state": {name: state_of(name, each) for name, each in self._state.items()},
             "values": None if self._values is None else self._values.changed(),
             "random": random_state(),
+            "told": self._told,
         }
         self._segment.save(
             lambda path: write_plain(kept, path), step=self._done, value=self._reported

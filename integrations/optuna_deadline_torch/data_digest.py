@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from optuna_deadline.plain_data import is_installed
+from optuna_deadline.callers import is_installed
 
 _MOST = 64  # items of an array or a list, spread evenly
 _DEEP = 5  # objects within objects

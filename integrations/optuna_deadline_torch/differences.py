@@ -56,17 +56,6 @@ def warn_of_differences(slots: int, model: nn.Module, precision: str = "") -> No
     _log.log(level, "This training on %d slots, compared with one: %s", slots, sentences)
 
 
-def warn_of_restart(epoch: int, batch: int) -> None:
-    """Log what a resumed training has lost and no program can detect."""
-    _log.info(
-        "The training resumes at epoch %d, batch %d, in a new process: values that your "
-        "code keeps in"
-        " variables outside the checkpoint (sums, lists, random generators) start again.",
-        epoch,
-        batch,
-    )
-
-
 def _drops(module: nn.Module) -> bool:
     share: Any = getattr(module, "p", 0.0) if isinstance(module, _DropoutNd) else 0.0
     if isinstance(module, (nn.RNNBase, nn.MultiheadAttention)):

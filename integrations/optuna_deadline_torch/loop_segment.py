@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from optuna_deadline.plain_attributes import LoopVariables
 from optuna_deadline.segments import Segment, take_one_slot
 from optuna_deadline_torch.consensus import ReplicatedState
 from optuna_deadline_torch.decisions import SegmentController
-from optuna_deadline_torch.differences import warn_of_differences, warn_of_restart
+from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import direction_of
 from optuna_deadline_torch.epoch_data import EpochData
 from optuna_deadline_torch.loop_state import LoopState
@@ -25,6 +26,7 @@ from optuna_deadline_torch.sources import LoaderSources, warn_if_counted, warn_i
 from optuna_deadline_torch.states import TrainingState, read
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
+_REMEDY = "keep it in a list, a dict or a tensor, and give that to ElasticLoop by a name"
 _FOREIGN = (
     "its optimizer trains parameters outside the model, whose gradients the slots would not share:"
     " make their module a part of the model"
@@ -77,6 +79,7 @@ class LoopSegment:
         self._order: dict[str, Any] | None = None  # fingerprints before the checkpoint
         self._ordered: Sequence[ElasticBatchSampler] = ()  # loaders whose order was checked
         self._told = False  # whether the differences were logged
+        self._variables: LoopVariables | None = None  # once the loop has begun
         self.controller = SegmentController(
             segment,
             direction=direction_of(trial, segment, options.mode),
@@ -111,6 +114,7 @@ class LoopSegment:
     def begin(self) -> None:
         """Restore the states, before the first epoch here."""
         self._state.begin()
+        self._variables = LoopVariables(lambda: self._states.saved)
         self.controller.start()
 
     def begin_batches(self, data: EpochData, *, within: bool) -> None:
@@ -162,8 +166,6 @@ class LoopSegment:
         if self._segment.rank == 0:
             warn_if_zipped(batches)
             self._states.warn_of_schedulers()
-        if self._segment.resume is not None and tells("resumed"):
-            warn_of_restart(epoch, start)
         if start and tells("counted"):
             warn_if_counted(batches)
         if slots > 1 and tells("slots"):
@@ -214,6 +216,9 @@ class LoopSegment:
 
     def _take(self) -> dict[str, Any]:
         pilot, position = self.controller, self._position()
+        said = "variables" in pilot.logged_topics or self._segment.rank > 0
+        if self._variables is not None and not said and self._variables.warn(_REMEDY):
+            pilot.logged_topics.add("variables")
         order = self._order
         if self._ordered:  # otherwise no batch was requested yet, or none is distributed
             epoch, start = position["position"]

@@ -98,9 +98,14 @@ class TrainingState:
         return [one for one in self._others.values() if isinstance(one, torch.optim.Optimizer)]
 
     @property
+    def saved(self) -> list[Any]:
+        """The model and the other states."""
+        return [self.model, *self._others.values()]
+
+    @property
     def objects(self) -> list[Any]:
         """The model and what has a state of its own."""
-        return [self.model, *[one for one in self._others.values() if plain_data.has_state(one)]]
+        return [one for one in self.saved if one is self.model or plain_data.has_state(one)]
 
     def capture(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """The whole present state; training may change it later."""

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from optuna_deadline.plain_data import is_installed
+from optuna_deadline.callers import is_installed
 
 _LIBRARIES = {
     "accelerate", "builtins", "datasets", "itertools", "lightning", "numpy", "optuna",

@@ -73,7 +73,7 @@ HABITS = {
         "ReduceLROnPlateau", net="plateau of the step"
     ),
     "AveragedModel": habit(net="average", each=True),
-    "a mean of losses in a variable": habit("start again", net="mean of losses"),
+    "a mean of losses in a variable": habit("mine.losses", net="mean of losses", late=True),
     "BatchNorm": habit("a slot's slice of it", norm=True),
     "SyncBatchNorm on CPU": habit("SyncBatchNorm", net="SyncBatchNorm", norm=True),
     "BatchNorm with one sample of a batch in a slot": habit(

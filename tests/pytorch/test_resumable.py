@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -400,3 +401,35 @@ def test_a_second_loop_without_a_name_is_refused(tmp_path: Path) -> None:
     resumable(trial, steps=2, state={})
     with pytest.raises(DeadlineError, match=r'begins a second fit.*fit="fold-1"'):
         resumable(trial, steps=2, state={})
+
+
+class Patience:
+    worse = 0
+
+
+def keep_variables(trial: Any) -> None:
+    """Keeps a best value, a list and a count beside the state, and sets others in each step."""
+    best, values, patience, unchanged, kept, copied = 9.0, [0.0], Patience(), [1], {"at": 0}, 0
+    loss = None
+    state: dict[str, Any] = {"kept": kept, "copied": 0}
+    for step in resumable(trial, steps=STEPS, state=state):
+        loss = 1.0 / step
+        best, copied = min(best, loss), copied + len(unchanged)
+        values.append(loss)
+        patience.worse += 1
+        kept["at"], state["copied"] = int(step), copied
+        added = loss + copied
+        step.report(added)
+
+
+def test_variables_that_restart_are_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resume = None
+    for at in (1, 2, None):
+        trial = Reported(Scripted(tmp_path, resume, at))
+        with pytest.raises(SegmentEnd) if at else nullcontext():
+            keep_variables(trial)
+        resume = trial.segment.saved[-1][2]
+    [line] = [one for one in caplog.messages if "After a pause" in one]
+    assert "its loop: best, loss, patience.worse, values. If a later step" in line
