@@ -190,6 +190,10 @@ def _parts(value: Any) -> list[Any]:
     return [_owner(one) for one in found]
 
 
+def _is_long(value: Any) -> bool:
+    return isinstance(value, (list, tuple, dict, set)) and len(value) > _MANY
+
+
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, (list, dict, set, deque)) else 0
 
@@ -213,7 +217,7 @@ def _held(one: Any) -> dict[str, Any]:
         return dict(vars(one))
     held: dict[str, Any] = {}
     if isinstance(one, FrameType):
-        held.update(one.f_locals)
+        held = {n: each for n, each in one.f_locals.items() if not _is_long(each)}
     else:
         for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
             with suppress(ValueError):  # one that has no value yet

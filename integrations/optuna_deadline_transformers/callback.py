@@ -276,7 +276,8 @@ class DeadlineCallback(TrainerCallback):
         """Follow directives at the end of an epoch that is not evaluated."""
         if self._axis is None or not self._elastic:
             return
-        self._seeds.end_epoch(state)
+        if not control.should_training_stop:
+            self._seeds.end_epoch(state)
         if not control.should_evaluate and self._axis.ends_epoch(state):
             self._agree(args, control, save=False, **also)
 
@@ -329,16 +330,15 @@ class DeadlineCallback(TrainerCallback):
         folder, args.output_dir = self._working_folder(), self._output
         others = self._others.state(float(state.epoch or 0.0))
         self._consensus.barrier()  # each rank has written its random numbers
-        if control.should_epoch_stop:  # another callback, after this one
-            self._seeds.end_epoch(state)
-        if lost := self._seeds.lost_place:
+        if control.should_epoch_stop and not control.should_training_stop:
+            self._seeds.end_epoch(state)  # by another callback, after this one
+        if self._seeds.lost_place:
             decision = self._staying(decision)
         if self.segment.rank == 0:
             written = folder / f"checkpoint-{state.global_step}"
             self._room.note_size(written)
-            if not lost:
-                self._others.write(others, written)
-                self._publish(written)
+            self._others.write(others, written)
+            self._publish(written)
             shutil.rmtree(folder, ignore_errors=True)
         self._consensus.barrier()
         self._saved_at = time.monotonic()
