@@ -63,6 +63,10 @@ class ModuleValues:
                 with sys.modules["torch"].no_grad():
                     one.copy_(saved["buffers"][name])
 
+    def warn(self) -> bool:
+        """Log what a pause loses; returns whether there is any."""
+        return self._attributes.warn()
+
     def changed_structure(self) -> list[str]:
         """What a new process would not build as it is now."""
         return changed_structure(self._built, _structure(self._objects))

@@ -104,6 +104,16 @@ class PlainAttributes:
                     found.append(name)
         return found
 
+    def warn(self) -> bool:
+        """Log the names of :meth:`lost`; returns whether there are any."""
+        if lost := self.lost():
+            _logger.warning(
+                "A pause loses what training keeps in %s: keep numbers, texts, arrays, or "
+                "containers of these.",
+                ", ".join(lost[:_FEW]),
+            )
+        return bool(lost)
+
     def _objects(self) -> Iterator[tuple[str, Any]]:
         """The objects, and those of the user's within them, each once."""
         left = [(path, one, 0) for path, one in self._roots.items()]

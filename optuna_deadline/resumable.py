@@ -79,7 +79,7 @@ class Resumable:
             refuse_unsaved(state, "name their module in the state too")
         self._values: ModuleValues | None = None  # once the loop has begun
         self._variables: LoopVariables | None = None
-        self._told = False  # whether variables were named that restart after a pause
+        self._told = False  # whether it was named what restarts after a pause
         self._keeps = False  # whether the trial keeps its slot to its end
         if self._segment.resume is not None:
             kept = self._restore(self._segment.resume, is_data)  # code before the loop may read it
@@ -173,8 +173,8 @@ class Resumable:
             self._write()
 
     def _write(self) -> None:
-        if self._variables is not None and not self._told:
-            self._told = self._variables.warn("keep it in the state")
+        if self._values is not None and self._variables is not None and not self._told:
+            self._told = self._variables.warn("keep it in the state") | self._values.warn()
         kept = {
             "step": self._done,
             "value": self._value,

@@ -29,7 +29,6 @@ from optuna_deadline.values.scores import BestValue
 _logger = logging.getLogger("optuna_deadline")
 
 _STATE, _OTHERS = "optuna_deadline.json", "callbacks"  # in the folder of a checkpoint
-_FEW = 5  # names in a sentence
 _BEST_EVERY = 1.0  # seconds between two checkpoints of best values: a round may take a millisecond
 
 
@@ -224,13 +223,7 @@ class Rounds:
         number = self._round if exact else self._round - 1
         kept = {"round": number, "value": self._value, "best": self._best.value}
         others = self._others.changed()
-        if self.elastic and not self._warned and (lost := self._others.lost()):
-            self._warned = True
-            _logger.warning(
-                "A pause loses what callbacks keep in %s: keep numbers, texts, arrays, or "
-                "containers of these.",
-                ", ".join(lost[:_FEW]),
-            )
+        self._warned = self._warned or (self.elastic and self._others.warn())
         with self._segment.save_dir(
             step=number, value=self._value if reported else None
         ) as folder:

@@ -18,7 +18,10 @@ from optuna_deadline.rounds import Rounds, metric
 __all__ = ["DeadlineCallback"]
 
 _MODEL, _RANDOM = "model.weights.h5", "random"  # in a checkpoint
-_OF_KERAS = {"_model", "model", "params", "validation_data"}  # which Keras sets in each callback
+#: What Keras sets in each callback, and in a model.
+_OF_KERAS = {
+    "_model", "model", "params", "validation_data", "stop_training", "_eval_epoch_iterator",
+}  # fmt: skip
 
 
 class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -97,8 +100,8 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             return  # Keras calls this again, as the last
         if self._rounds.folder is not None:
             self._restore(self._rounds.folder)
-        known = _OF_KERAS | vars(keras.layers.Layer()).keys()
-        self._rounds.watch([*others[:-1], *_layers(self.model)], known)
+        known = _OF_KERAS | vars(keras.Model()).keys()  # which is a layer too
+        self._rounds.watch([*others[:-1], self.model, *_layers(self.model)], known)
 
     def _restore(self, folder: Path) -> None:
         self.model.optimizer.build(self.model.trainable_variables)

@@ -100,6 +100,7 @@ def keras(
     validation_freq: int = 1,
     others: Callable[[Any], list[Any]] = lambda _: [],
     last: bool = True,
+    kind: Callable[[Any], Any] = lambda keras: keras.Sequential,
     **options: Any,
 ) -> tuple[np.ndarray, float]:
     import keras
@@ -107,7 +108,7 @@ def keras(
 
     x, y, xv, yv = data()
     keras.utils.set_random_seed(5)
-    model = keras.Sequential([
+    model = kind(keras)([
         keras.layers.Input((64,)),
         keras.layers.Dense(8, activation="relu"),
         keras.layers.Dropout(0.3),

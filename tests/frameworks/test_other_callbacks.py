@@ -290,8 +290,19 @@ def test_keras(tmp_path: Path, last: bool) -> None:
 
         return [early, keras.callbacks.LearningRateScheduler(slower)]
 
+    def kind(keras: Any) -> Any:
+        class Weighted(keras.Sequential):  # type: ignore[misc]
+            steps = 0
+
+            def compute_loss(self, *args: Any, training: bool = True, **also: Any) -> Any:
+                self.steps += training
+                loss = super().compute_loss(*args, training=training, **also)
+                return loss * (1 + self.steps / 100) if training else loss
+
+        return Weighted
+
     def train(trial: Any) -> Any:
-        predicted, value = objectives.keras(trial, others=others, last=last)
+        predicted, value = objectives.keras(trial, others=others, last=last, kind=kind)
         return predicted.tolist(), objectives.histories[-1], value
 
     same_in_segments(tmp_path, train, 1, True)
