@@ -73,9 +73,10 @@ class DeadlineCallback(BoosterCallback):
     _remedy = "pass init_model=deadline.model"
     before_iteration = True  # it begins before all others
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.order = -math.inf  #: among callbacks
+    @property
+    def order(self) -> float:
+        """The place among callbacks: the first, whatever LightGBM gives it."""
+        return -math.inf
 
     @property
     def rounds_left(self) -> int:
