@@ -35,8 +35,9 @@ def is_of_library(module: str) -> bool:
 
 def is_installed(module: str) -> bool:
     """Whether a module, by its name, is of an installed library and not the user's own."""
-    root = sys.modules.get(module.partition(".")[0])
-    return "-packages" in (getattr(root, "__file__", None) or "")
+    name = module.partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return name != "__main__" and "-packages" in file  # a script, whatever has started it
 
 
 def running(kind: type[_Kind]) -> _Kind | None:
