@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _Kind = TypeVar("_Kind")
 
 
-def callers() -> Iterator[Mapping[str, Any]]:
-    """The local variables of the running functions, the innermost first."""
+def callers() -> Iterator[FrameType]:
+    """The frames of the running functions, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        yield frame.f_locals
+        yield frame
         frame = frame.f_back
 
 
 def users_frame() -> FrameType | None:
     """The innermost running function that is of no library."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_of_library(str(frame.f_globals.get("__name__"))):
-        frame = frame.f_back
-    return frame
+    names = ((str(frame.f_globals.get("__name__")), frame) for frame in callers())
+    return next((frame for name, frame in names if not is_of_library(name)), None)
 
 
 def is_of_library(module: str) -> bool:
@@ -42,7 +40,7 @@ def is_installed(module: str) -> bool:
 
 def running(kind: type[_Kind]) -> _Kind | None:
     """The object of a kind whose method is running; the innermost of several."""
-    for found in callers():
-        if isinstance(one := found.get("self"), kind):
+    for frame in callers():
+        if isinstance(one := frame.f_locals.get("self"), kind):
             return one
     return None

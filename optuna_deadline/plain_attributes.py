@@ -62,9 +62,10 @@ class PlainAttributes:
         self._known = known
         self._kept: set[str] = set()  # names of what was restored
         self._inner = {path for path, _ in self._objects()} - self._roots.keys()
+        self._lost: list[str] = []
         self._opaque: dict[str, Any] = {}
         self._first: dict[str, bytes] = {}
-        for name, value, node in self._values():
+        for _, name, value, node in self._values():
             if node is _OPAQUE:
                 self._opaque[name] = value, _length(value)
             else:
@@ -77,12 +78,16 @@ class PlainAttributes:
 
     def changed(self) -> dict[str, Any]:
         """The values that this segment or one before it has changed, as plain data by name."""
-        return {
-            name: node
-            for name, _, node in self._values()
-            if node is not _OPAQUE
-            and (name in self._kept or self._first.get(name) != _digest(node))
-        }
+        found, self._lost = {}, []
+        for one, name, value, node in self._values():
+            if node is not _OPAQUE:
+                if name in self._kept or self._first.get(name) != _digest(node):
+                    found[name] = node
+            elif _is_users(one):
+                first, length = self._opaque.get(name, (None, 0))
+                if value is not first or length != _length(value):
+                    self._lost.append(name)
+        return found
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore :meth:`changed`."""
@@ -94,19 +99,15 @@ class PlainAttributes:
                 self._kept.add(name)
 
     def lost(self) -> list[str]:
-        """What training has replaced or filled in the user's objects, and is no plain data."""
-        objects = dict(self._objects())
-        found = []
-        for name, value, node in self._values():
-            if node is _OPAQUE and _is_users(objects[name.rpartition(".")[0]]):
-                first, length = self._opaque.get(name, (None, 0))
-                if value is not first or length != _length(value):
-                    found.append(name)
-        return found
+        """What training had replaced or filled in the user's objects, and is no plain data.
+
+        As of the last :meth:`changed`.
+        """
+        return self._lost
 
     def warn(self) -> bool:
         """Log the names of :meth:`lost`; returns whether there are any."""
-        if lost := self.lost():
+        if lost := self._lost:
             _logger.warning(
                 "A pause loses what training keeps in %s: keep numbers, texts, arrays, or "
                 "containers of these.",
@@ -130,15 +131,16 @@ class PlainAttributes:
                         inner = f"{path}.{name}" if part is value else f"{path}.{name}[{place}]"
                         left.append((inner, part, depth + 1))
 
-    def _values(self) -> Iterator[tuple[str, Any, Any]]:
-        """The values, and what is saved of them."""
+    def _values(self) -> Iterator[tuple[Any, str, Any, Any]]:
+        """Each object's values by their names, and what is saved of them."""
         for path, one in self._objects():
             for name, value in _held(one).items():
                 if name not in self._known:
                     try:
-                        yield f"{path}.{name}", value, _plain(value, name)
+                        node = _plain(value, name)
                     except DeadlineError:
-                        yield f"{path}.{name}", value, _OPAQUE
+                        node = _OPAQUE
+                    yield one, f"{path}.{name}", value, node
 
 
 class LoopVariables:
@@ -225,10 +227,10 @@ def _held(one: Any) -> dict[str, Any]:
     """The attributes of an object; the variables of a running function, or around another."""
     if not isinstance(one, (FunctionType, FrameType)):
         return dict(vars(one))
-    held: dict[str, Any] = {}
     if isinstance(one, FrameType):
         held = {n: each for n, each in one.f_locals.items() if not _is_long(each)}
     else:
+        held = {}
         for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
             with suppress(ValueError):  # one that has no value yet
                 held[name] = cell.cell_contents

@@ -173,6 +173,7 @@ class Resumable:
             self._write()
 
     def _write(self) -> None:
+        values = None if self._values is None else self._values.changed()
         if self._values is not None and self._variables is not None and not self._told:
             self._told = self._variables.warn("keep it in the state") | self._values.warn()
         kept = {
@@ -180,7 +181,7 @@ class Resumable:
             "value": self._value,
             "best": self._best.value,
             "state": {name: state_of(name, each) for name, each in self._state.items()},
-            "values": None if self._values is None else self._values.changed(),
+            "values": values,
             "random": random_state(),
             "told": self._told,
         }

@@ -76,7 +76,7 @@ class Rounds:
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
         self._trial, self.rounds, self._every = trial, rounds, report_every
-        self._save_every, self._remedy = save_every, remedy
+        self.save_every, self._remedy = save_every, remedy
         self._segment = begin_fit(trial, fit, first=1)
         self.validated = self._segment.validated  #: takes the seconds of a validation
         self.elastic = self._segment.elastic
@@ -176,7 +176,7 @@ class Rounds:
         if directive.leave and not last and not self._stays:
             return Move(True, True, directive)
         since = time.monotonic() - self._saved_at
-        due = (improved and since >= _BEST_EVERY) or since >= self._save_every
+        due = (improved and since >= _BEST_EVERY) or since >= self.save_every
         return Move(due or (last and self._unsaved))
 
     def begun_anew(self) -> DeadlineError:

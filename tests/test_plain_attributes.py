@@ -117,7 +117,9 @@ def test_functions_and_objects_in_containers_go_on() -> None:
 def test_what_is_no_plain_data_is_named_once_training_has_changed_it() -> None:
     first = Held()
     watched = PlainAttributes([first, SimpleNamespace(of_a_library=object())])
+    watched.changed()
     assert watched.lost() == []
     first.files.append(object())
     first.opened, first.new = object(), [object()]  # type: ignore[attr-defined]
+    watched.changed()
     assert watched.lost() == [f"Held 0.{name}" for name in ("files", "opened", "new")]

@@ -54,22 +54,10 @@ class DeadlineCallback(BoosterCallback):
     file = "model.cbm"
     _remedy = "pass **deadline.fit_options() to fit"
 
-    def __init__(
-        self,
-        trial: Any,
-        monitor: str,
-        *,
-        rounds: int,
-        report_every: int = 1,
-        save_every: float = 60.0,
-        fit: str | None = None,
-    ) -> None:
-        super().__init__(trial, monitor, rounds=rounds, report_every=report_every, fit=fit)
-        self._save_every = save_every
-        self._others: Sequence[Any] | None = None
-        self._error: BaseException | None = None
-        self._snapshot: Path | None = None
-        self._written = 0  # when CatBoost has written the snapshot that was saved last
+    _others: Sequence[Any] | None = None
+    _error: BaseException | None = None
+    _snapshot: Path | None = None
+    _written = 0  # when CatBoost has written the snapshot that was saved last
 
     def fit_options(self) -> dict[str, Any]:
         """Options of ``fit``: where CatBoost writes the snapshot, and resumes from."""
@@ -83,7 +71,7 @@ class DeadlineCallback(BoosterCallback):
         return {
             "save_snapshot": True,
             "snapshot_file": str(self._snapshot),
-            "snapshot_interval": max(int(self._save_every), 1),
+            "snapshot_interval": max(int(self._rounds.save_every), 1),
         }
 
     def after_iteration(self, info: Any) -> bool:
@@ -147,7 +135,7 @@ class DeadlineCallback(BoosterCallback):
         """
         if self._error is not None:
             raise self._error
-        self._rounds.obey(self._move, lambda folder: self._write(model, folder))
+        self._obey(model)
         return super().result(model)
 
     def _write(self, model: Any, folder: Path) -> None:

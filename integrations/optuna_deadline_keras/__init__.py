@@ -101,7 +101,7 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._rounds.folder is not None:
             self._restore(self._rounds.folder)
         known = _OF_KERAS | vars(keras.Model()).keys()  # which is a layer too
-        self._rounds.watch([*others[:-1], self.model, *_layers(self.model)], known)
+        self._rounds.watch([*others[:-1], *_parts(self.model)], known)
 
     def _restore(self, folder: Path) -> None:
         self.model.optimizer.build(self.model.trainable_variables)
@@ -152,7 +152,8 @@ class DeadlineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         write_plain(kept, folder / _RANDOM)
 
 
-def _layers(model: Any) -> Iterator[Any]:
+def _parts(model: Any) -> Iterator[Any]:
+    """The model and its layers."""
+    yield model
     for one in getattr(model, "layers", ()):
-        yield one
-        yield from _layers(one)
+        yield from _parts(one)

@@ -87,7 +87,8 @@ class DeadlineCallback(BoosterCallback):
         """Begin, before other callbacks; called by LightGBM before each round."""
         if env.iteration > env.begin_iteration:
             return
-        lists = next((one for one in callers() if "callbacks_after_iter" in one), None)
+        running = (frame.f_locals for frame in callers())
+        lists = next((one for one in running if "callbacks_after_iter" in one), None)
         if lists is None:
             raise DeadlineError(
                 "Pass DeadlineCallback to lightgbm.train, in callbacks=[deadline]."

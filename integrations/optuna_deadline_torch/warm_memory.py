@@ -10,7 +10,6 @@ move; ``on_wake`` is called when all tensors are back.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from optuna_deadline.callers import callers
 from optuna_deadline_torch.saver import copied
 
 _CONTAINERS = (list, tuple, set, frozenset, deque)
@@ -139,17 +139,13 @@ def tensors(roots: Iterable[Any], beyond: tuple[type, ...] = ()) -> Iterator[tor
 
 def frame_locals() -> list[Any]:
     """The local variables of the running functions: the batch, the loss."""
-    frame: FrameType | None = sys._getframe(1)
-    found: list[Any] = []
-    while frame is not None:
-        if frame.f_code.co_name != "<module>":
-            found += [
-                value
-                for value in frame.f_locals.values()
-                if isinstance(value, (torch.Tensor, dict, *_CONTAINERS))
-            ]
-        frame = frame.f_back
-    return found
+    return [
+        value
+        for frame in callers()
+        if frame.f_code.co_name != "<module>"
+        for value in frame.f_locals.values()
+        if isinstance(value, (torch.Tensor, dict, *_CONTAINERS))
+    ]
 
 
 def _is_plain(one: torch.Tensor) -> bool:

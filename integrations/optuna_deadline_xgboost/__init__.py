@@ -78,7 +78,8 @@ class DeadlineCallback(BoosterCallback, TrainingCallback):
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """Let the booster and the other callbacks go on; called by XGBoost."""
         if self._leads and not epoch:
-            self._rounds.watch(one for one in self._others if not _is_of_library(one))
+            # Early stopping counts again below.
+            self._rounds.watch(one for one in self._others if not isinstance(one, EarlyStopping))
             if self.rounds_done:
                 self._go_on(model, evals_log)
         return False
@@ -151,10 +152,6 @@ class _Last(TrainingCallback):
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         return self._callback._obey(model)
-
-
-def _is_of_library(callback: Any) -> bool:
-    return type(callback).__module__.partition(".")[0] == "xgboost"
 
 
 def _last(values: Any) -> float:
