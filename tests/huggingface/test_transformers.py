@@ -434,7 +434,7 @@ def test_hyperparameter_search_takes_pruner_and_sampler(tmp_path: Path) -> None:
         storage=f"sqlite:///{tmp_path}/s.db", study_name="searched",
     )  # fmt: skip
     study = optuna.load_study(study_name="searched", storage=f"sqlite:///{tmp_path}/s.db")
-    assert -1 < optuna_deadline.time_left(study) < 4
+    assert optuna_deadline.time_left(study) < 4
     assert found.hyperparameters == study.best_params
 
 

@@ -165,8 +165,10 @@ def test_the_two_lines_end_by_the_deadline(
         return x
 
     study.optimize(objective, n_jobs=n_jobs)
-    # Near the deadline: a thread may begin a trial while another one moves the clock.
-    assert 20 < clock.now() - began < 30 + 2 * n_jobs
+    # Near the deadline: a thread may begin a trial while another one moves the clock. How long
+    # threads take turns is not in our hands, so the paces, and an early end, may be of the others.
+    assert clock.now() - began < 30 + 2 * n_jobs
+    assert n_jobs > 1 or clock.now() - began > 20
     assert not [one for one in study.trials if one.state is TrialState.RUNNING]
     reports = [min(one.intermediate_values.values()) for one in study.trials]
     if ask == "should_prune":

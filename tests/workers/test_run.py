@@ -78,7 +78,7 @@ def test_the_best_model_is_complete_and_on_disk(study: optuna.Study, tmp_path: P
 def check_paces(study: optuna.Study, trials: list[FrozenTrial]) -> None:
     """A sampler knows the paces of trials that waited: the time they waited for is no training."""
     seen = TableLook()(study, trials)
-    assert seen.left < 1
+    assert seen.left < 3  # `run_until` has moved the deadline near: 100 s were asked
     dates = by_dates(trials, datetime.now())
     rows = table_of(study).segments()
     speedup = measure(rows).speedup
