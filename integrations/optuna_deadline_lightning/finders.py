@@ -35,7 +35,7 @@ def rates(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
     """The learning rates that were found, by the module's attribute."""
     found: dict[str, float] = {}
     for one in _callbacks(trainer):
-        if isinstance(one, LearningRateFinder) and one._update_attr:
+        if isinstance(one, LearningRateFinder):
             names = [one._attr_name] if one._attr_name else ["lr", "learning_rate"]
             name = next((name for name in names if lightning_hasattr(module, name)), None)
             rate = None if name is None else lightning_getattr(module, name)

@@ -14,11 +14,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.trainer.connectors.logger_connector.result import (
-    _Metadata,
-    _ResultMetric,
-    _Sync,
-)
 from optuna_deadline_torch.consensus import Consensus
 from optuna_deadline_torch.measures import UpdateCount, measured_whole
 from optuna_deadline_torch.packing import Unpackable, packed, unpacked
@@ -58,7 +53,6 @@ _SETTINGS = (
     "on_epoch",
     "enable_graph",
     "add_dataloader_idx",
-    "dataloader_idx",
     "metric_attribute",
 )
 _KINDS = {
@@ -126,11 +120,9 @@ def restore(trainer: pl.Trainer, saved: Mapping[str, Any]) -> None:
     for name, metric in modules.items():
         if isinstance(metric, Metric):
             _put_back(name, metric, saved["metrics"].get(name), rank, ranks)
-    results = trainer.fit_loop.epoch_loop._results
     for key, entry in saved["logged"].items():
-        made = _made(trainer, modules, share(entry, ranks))
-        if made is not None and (rank == 0 or not entry["rank_zero_only"]):
-            results[key] = made
+        if rank == 0 or not entry["rank_zero_only"]:
+            _log_again(trainer, key, modules, share(entry, ranks))
     # Otherwise Lightning takes the first batch here for the first of its epoch and resets them.
     trainer._logger_connector._first_loop_iter = False
 
@@ -158,20 +150,6 @@ def share(entry: Mapping[str, Any], ranks: int) -> dict[str, Any]:
 # ---- sums of self.log
 
 
-class _LoggedMetadata(_Metadata):
-    """A value's log options, as far as a checkpoint knows; the next ``log`` adds the rest.
-
-    On one slot Lightning forgets ``sync_dist``, which matters again on two.
-    """
-
-    def __ne__(self, other: object) -> bool:
-        if isinstance(other, _Metadata):
-            self.__dict__.update(other.__dict__)
-            self.__class__ = _Metadata  # type: ignore[assignment]
-            return False
-        return True
-
-
 def _logged(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
     for key, one in trainer.fit_loop.epoch_loop._results.items():
         meta = one.meta
@@ -192,7 +170,6 @@ def _logged(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
                     else None
                 ),
                 "last": last.detach() if isinstance(last, torch.Tensor) else None,
-                "updates": int(one._update_count),
             },
         )
 
@@ -204,35 +181,49 @@ def _merged_entry(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         first["value"] = _reduced(values, first["reduce_fx"].replace("mean", "sum"))
     if first["samples"] is not None:
         first["samples"] = sum(entry["samples"] for entry in entries)
-    first["updates"] = max(entry["updates"] for entry in entries)
     return first
 
 
-def _made(
-    trainer: pl.Trainer, modules: Mapping[str, Any], entry: Mapping[str, Any]
-) -> _ResultMetric | None:
+def _log_again(
+    trainer: pl.Trainer, key: str, modules: Mapping[str, Any], entry: Mapping[str, Any]
+) -> None:
+    """Log a value in the way of the segment before, and give it what it had there."""
     device = trainer.strategy.root_device
-    meta = _LoggedMetadata(
+    if entry["value"] is not None:
+        value = entry["value"].to(device, copy=True)
+    elif not isinstance(value := modules.get(entry["metric_attribute"]), Metric):
+        return
+    results = trainer.fit_loop.epoch_loop._results
+    results.log(
         **{name: entry[name] for name in _SETTINGS},
+        value=value,
         reduce_fx=getattr(torch, entry["reduce_fx"]),
-    )
-    meta.sync = _Sync(
-        fn=trainer.strategy.reduce,
-        _should=entry["sync"] and trainer.world_size > 1,
+        sync_dist_fn=trainer.strategy.reduce,
         rank_zero_only=entry["rank_zero_only"],
+        batch_size=1,
     )
-    made = _ResultMetric(meta, is_tensor=entry["value"] is not None)
-    if made.is_tensor:
-        made.value = entry["value"].to(device, copy=True)
+    one = results[key]
+    one.meta.sync.should = entry["sync"] and trainer.world_size > 1
+    one.meta.__class__ = _as_logged_next(type(one.meta))
+    if one.is_tensor:
+        one.value = value
         if entry["samples"] is not None:
-            made.cumulated_batch_size = entry["samples"].to(device, copy=True)
-    else:
-        made.value = modules.get(entry["metric_attribute"])
-        if not isinstance(made.value, Metric):
-            return None
-    made._forward_cache = None if entry["last"] is None else entry["last"].to(device)
-    made._update_count = entry["updates"]
-    return made
+            one.cumulated_batch_size = entry["samples"].to(device, copy=True)
+    one._forward_cache = None if entry["last"] is None else entry["last"].to(device)
+
+
+def _as_logged_next(kind: type) -> type:
+    """Log options as far as a checkpoint knows them; the next ``log`` adds the rest.
+
+    On one slot Lightning forgets ``sync_dist``, which matters again on two.
+    """
+
+    def differs(self: Any, other: object) -> bool:
+        self.__dict__.update(vars(other))
+        self.__class__ = kind
+        return False
+
+    return type("LoggedBefore", (kind,), {"__ne__": differs})
 
 
 # ---- torchmetrics
@@ -248,9 +239,9 @@ def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
             module.items(keep_base=True, copy_state=False)
     for name, metric in modules:
         plain = _own_attributes(metric)
-        measured = isinstance(metric, Metric) and (metric._update_count or plain)
+        measured = isinstance(metric, Metric) and (metric.update_called or plain)
         if measured and id(metric) not in ending:
-            states = {one: getattr(metric, one) for one in metric._defaults}
+            states = metric.metric_state
             kinds = {one: _kind(metric._reductions[one], states[one]) for one in states}
             yield (
                 name,
@@ -258,7 +249,7 @@ def _measured(trainer: pl.Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
                     "states": {one: _plain(value) for one, value in states.items()},
                     "kinds": kinds,
                     "plain": plain,
-                    "updates": int(metric._update_count),
+                    "updates": int(metric.update_count),
                     "whole": measured_whole(metric),
                 },
             )
@@ -268,7 +259,7 @@ def _own_attributes(module: Any) -> dict[str, Any]:
     """Attributes of a wrapper of metrics outside its states, such as extremes and counts."""
     own = {}
     if isinstance(module, WrapperMetric):
-        for name in vars(module).keys() - _OF_METRICS - module._defaults.keys():
+        for name in vars(module).keys() - _OF_METRICS - module.metric_state.keys():
             with suppress(Unpackable):
                 own[name] = packed(getattr(module, name))
     return own
@@ -306,8 +297,7 @@ def _put_back(
     name: str, metric: Metric, saved: Mapping[str, Any] | None, rank: int, ranks: int
 ) -> None:
     if saved is None:
-        if any(metric._persistent.values()):  # a module's checkpoint has it before its reset
-            metric.reset()
+        metric.reset()  # a module's checkpoint has a persistent one before its reset
         return
     whole, plain = saved["whole"], saved["plain"]
     other = plain or "other" in saved["kinds"].values()
