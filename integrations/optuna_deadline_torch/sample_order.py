@@ -20,6 +20,16 @@ _MEND = (
 )
 
 
+def draws_otherwise(kind: str) -> DeadlineError:
+    """The error for a sampler whose order does not follow from the epoch."""
+    return DeadlineError(
+        f"The training loader's {kind} draws another order when it is asked for the same epoch"
+        f" again, so a trial that resumes would miss samples and see others twice: {_MEND}, or"
+        " draw with torch's, numpy's or Python's global random numbers, which are seeded for each"
+        " epoch."
+    )
+
+
 def fingerprints(
     samplers: Sequence[ElasticBatchSampler],
     epoch: int,
@@ -75,12 +85,7 @@ def refuse_another_order(
     """
     for sampler in samplers:
         if not sampler.draws_alike(epoch):
-            raise DeadlineError(
-                f"The training loader's {sampler.kind} draws another order when it is asked for"
-                " the same epoch again, so a trial that resumes would miss samples and see"
-                f" others twice: {_MEND}, or draw with torch's, numpy's or Python's global random"
-                " numbers, which are seeded for each epoch."
-            )
+            raise draws_otherwise(sampler.kind)
         ranks = consensus.world_size
         if ranks > 1 and not consensus.all_equal(sampler.drawn_before(epoch, None).number()):
             raise DeadlineError(

@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from optuna_deadline.errors import DeadlineError
-from optuna_deadline_torch.seeding import READING, seeded
+from optuna_deadline_torch.seeding import READING, generators_of, seeded
 
 _log = logging.getLogger(__name__)
 _SEEDED = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -150,12 +150,10 @@ class ElasticBatchSampler(Sampler[list[int]]):
     def _draw(self, epoch: int, cycle: int) -> Sequence[Sequence[int]]:
         inner = getattr(self.batches, "sampler", None)
         with seeded(self.seed, epoch, *([cycle] if cycle else [])) as seed:
+            generators_of(self.batches, inner).seed(seed)
             for source in (self.batches, inner):
                 if (set_epoch := getattr(source, "set_epoch", None)) is not None:
                     set_epoch(epoch)
-                generator = getattr(source, "generator", None)
-                if generator is not None:  # the user's own: it would continue from the last epoch
-                    generator.manual_seed(seed)
             return self._listed()
 
     def _listed(self) -> Sequence[Sequence[int]]:

@@ -67,6 +67,12 @@ class Generators:
                 one.set_state(_begun(one._bit_generator, seed))
 
 
+def generators_of(*samplers: object) -> Generators:
+    """Those that samplers hold, which would continue from the last epoch."""
+    held = (vars(one).values() for one in samplers if hasattr(one, "__dict__"))
+    return Generators([one for values in held for one in values if isinstance(one, _KINDS)])
+
+
 def reseed(*parts: int, own: Generators | None = None) -> None:
     """Seed Python, NumPy, torch (every device in use) and ``own`` from ``parts``."""
     parts = (*parts, *other_draws)

@@ -11,14 +11,22 @@ from typing import Any, Literal, TypeVar
 import optuna
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import leave_if_diverged
+from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import direction_of, known_direction, warn_of_minimized_score
 from optuna_deadline_torch.loaders import can_be_dealt
 from optuna_deadline_torch.ranks import TermFlag, serve_store
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils.logging import disable_progress_bar
 
 from optuna_deadline._out_of_time import out_of_time
+from optuna_deadline.callers import running
 from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
@@ -26,7 +34,8 @@ from optuna_deadline.fits import begin_fit
 from optuna_deadline.module_values import refuse_unsaved
 from optuna_deadline.values.scores import BestValue
 from optuna_deadline_transformers.draws import SeededTraining
-from optuna_deadline_transformers.losses import mend_loss
+from optuna_deadline_transformers.evaluation import evaluate_alone
+from optuna_deadline_transformers.losses import divides_by_itself, share_losses
 from optuna_deadline_transformers.others import Others
 from optuna_deadline_transformers.reports import ReportAxis
 from optuna_deadline_transformers.room import DiskRoom
@@ -38,6 +47,7 @@ from optuna_deadline_transformers.slots import (
     refuse,
     regime_of,
 )
+from optuna_deadline_transformers.step_shares import share_steps
 
 _log = logging.getLogger("optuna_deadline")
 _Arguments = TypeVar("_Arguments", bound=TrainingArguments)
@@ -148,7 +158,8 @@ class DeadlineCallback(TrainerCallback):
 
         ``per_device_train_batch_size * gradient_accumulation_steps`` is the batch of a step over
         all slots: with more slots each accumulates less, and then takes a part of the batch. Only
-        numbers of slots that divide it are used. Checkpoints are the callback's: the trainer's
+        numbers of slots that divide it are used, and ``average_tokens_across_devices`` is on, so
+        that the loss of a step is that of one slot. Checkpoints are the callback's: the trainer's
         own ``save_strategy`` is switched off, so that ``load_best_model_at_end`` loads nothing.
 
         Args:
@@ -169,7 +180,7 @@ class DeadlineCallback(TrainerCallback):
                 f"The trainer has {args.world_size} processes where the trial has {slots} slots: "
                 "make TrainingArguments in the objective, and leave local_rank to the worker."
             )
-        self.segment.even(whole.per_device * whole.accumulated)
+        self.segment.even(whole.samples)
         if (why := one_slot_only(args)) is not None:
             self.segment.limit_slots(1, f"{why}; the trial stays on one slot")
         own = whole.on(slots)
@@ -187,7 +198,7 @@ class DeadlineCallback(TrainerCallback):
         elif args.report_to:
             continue_runs(self.trial, str(args.output_dir))
         args.save_strategy, args.save_only_model = SaveStrategy.NO, False
-        args.ignore_data_skip = False
+        args.ignore_data_skip, args.average_tokens_across_devices = False, True
         args.restore_callback_states_from_checkpoint = True
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of each file of a checkpoint
         return args
@@ -228,12 +239,12 @@ class DeadlineCallback(TrainerCallback):
         model, optimizer = also["model"], also["optimizer"]
         refuse_unsaved({"model": model, "optimizer": optimizer}, "make them a part of the model")
         self._others = Others(self, self._resumed, model, optimizer, loader, args, self._consensus)
-        own = self._others.generators
-        self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
         self._term.install()
         self._consensus.connect()
         if self.segment.world_size > 1:
-            mend_loss(model, args)
+            self._share(loader, model)
+        own = self._others.generators
+        self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
         self.segment.horizon(axis.last)
         self.segment.progress(axis.position(state))
         self._saved_at = time.monotonic()
@@ -353,6 +364,23 @@ class DeadlineCallback(TrainerCallback):
         self._axis, self._over = None, True
 
     # ---- internal
+
+    def _share(self, loader: Any, model: Any) -> None:
+        """Share the steps with other slots, and their losses."""
+        slots, trainer = self.segment.world_size, running(Trainer)
+        assert trainer is not None
+        why = divides_by_itself(trainer)
+        shares = share_steps(loader, self._batch, slots, self.segment.rank)
+        if shares is not None and not shares.possible:
+            why = f"{slots} slots cannot share the passes of an epoch's last step"
+        if why is not None:
+            self.segment.limit_slots(1, f"{why}; the trial stays on one slot")
+            self.segment.leave()
+        groups = self._batch.groups(slots)
+        share_losses(trainer, model, shares.at_once if shares else lambda step: groups)
+        evaluate_alone(trainer)
+        if self._others.tells("slots"):
+            warn_of_differences(slots, model)
 
     def _expect_report(self) -> None:
         """Refuse an evaluation without the metric; of several data sets one has to have it."""

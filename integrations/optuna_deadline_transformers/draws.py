@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from optuna_deadline_torch.loaders import SeededDataset, can_be_dealt
+from optuna_deadline_torch.sample_order import draws_otherwise
 from optuna_deadline_torch.sampler import SeededIndices
-from optuna_deadline_torch.seeding import READING, Generators, reseed
+from optuna_deadline_torch.seeding import READING, Generators, generators_of, reseed
 
 from optuna_deadline_transformers.reports import whole_part
 
+_LIBRARIES = {"torch", "accelerate", "transformers", "optuna_deadline_transformers"}
 _ORDER, _STEP, _EPOCH = 2, 3, 4  # last parts of seeds; a read has READING
 
 
@@ -35,6 +38,17 @@ def _sets_epoch(loader: Any) -> bool:
     return hasattr(loader.dataset, "set_epoch") and not any(
         hasattr(one, "set_epoch") for one in samplers
     )
+
+
+def _within(batches: Any) -> Iterator[Any]:
+    """A batch sampler, and those that it reads."""
+    while batches is not None:
+        yield batches
+        batches = getattr(batches, "batch_sampler", None) or getattr(batches, "sampler", None)
+
+
+def _is_librarys(sampler: Any) -> bool:
+    return type(sampler).__module__.partition(".")[0] in _LIBRARIES
 
 
 class SeededBatches:
@@ -72,21 +86,32 @@ class SeededTraining:
         rank: The rank of this process; each draws other numbers, but for the order of samples.
         loader: The trainer's loader.
         generators: Those of random numbers of the user's callbacks and trainer.
+
+    Raises:
+        DeadlineError: A sampler of the user's draws another order when it is asked again.
     """
 
     def __init__(self, seed: int, rank: int, loader: Any, generators: Generators) -> None:
         self._seed, self._rank, self._own = seed, rank, generators
-        self._set_epoch: Callable[[int], Any] = lambda epoch: None
+        self._set_epoch: list[Callable[[int], Any]] = []
         self._epoch, self._epochs = 0, 0
         self._counts, self._cut, self._data = can_be_dealt(loader), False, loader.dataset
         if self._counts:
             own = getattr(loader, "base_dataloader", loader)  # within accelerate's
             if _sets_epoch(own):
-                self._set_epoch = own.dataset.set_epoch
+                self._set_epoch.append(own.dataset.set_epoch)
+            self._samplers = [*_within(own.batch_sampler)]
+            for one in self._samplers:  # accelerate gives them one on several slots alone
+                if getattr(one, "generator", self) is None:
+                    one.generator = torch.Generator()
+            users = [one for one in self._samplers if not _is_librarys(one)]
+            self._set_epoch += [one.set_epoch for one in users if hasattr(one, "set_epoch")]
             batches = SeededBatches(own.batch_sampler, self._begin)
             # DataLoader forbids the assignment, because a running iterator would ignore it.
             object.__setattr__(own, "batch_sampler", batches)
             object.__setattr__(own, "dataset", _EpochlessDataset(own.dataset, own.collate_fn))
+            if users and [*map(list, batches)] != [*map(list, batches)]:
+                raise draws_otherwise(type(users[-1]).__name__)
 
     @property
     def lost_place(self) -> str:
@@ -117,6 +142,7 @@ class SeededTraining:
 
     def _begin(self) -> tuple[int, ...]:
         """Seed what draws the order: the trainer has restored other generators by now."""
-        reseed(self._seed, self._epoch, _ORDER)
-        self._set_epoch(self._epoch)
+        reseed(self._seed, self._epoch, _ORDER, own=generators_of(*self._samplers))
+        for set_epoch in self._set_epoch:  # after a seed of ours
+            set_epoch(self._epoch)
         return self._seed, self._epoch, self._rank

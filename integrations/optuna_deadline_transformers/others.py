@@ -113,7 +113,7 @@ class Others(ChangedValues):
         self._look = partial(TrainerWalk, model, optimizer, self.users, loader, args)
         super().__init__(
             self._look,
-            self._tells,
+            self.tells,
             "Use a value that all slots share.",
             "Keep them in numbers, texts and tensors of a callback, in a callback that is an"
             " ExportableState, or in buffers of the model.",
@@ -170,7 +170,7 @@ class Others(ChangedValues):
         now = self.values()
         _, divided = self._divided(self._consensus, _of_data(now, wanted=False))
         counted = changed(self._of_data or {}, _of_data(now, wanted=True))
-        if counted and self._tells("data"):
+        if counted and self.tells("data"):
             _log.warning(
                 "Reading the training data changes it (%s), and Trainer reads a batch ahead: after"
                 " a pause it is as it was made. Let a sample depend on its index and the epoch.",
@@ -192,7 +192,8 @@ class Others(ChangedValues):
             if not isinstance(node, Lost):
                 walk.restore(name, node, self._device)
 
-    def _tells(self, topic: str) -> bool:
+    def tells(self, topic: str) -> bool:
+        """Whether to log a topic now: once in a trial."""
         new = topic not in self._told
         self._told.add(topic)
         return new and self._consensus.rank == 0

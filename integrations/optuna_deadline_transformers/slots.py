@@ -24,12 +24,21 @@ class StepBatch(NamedTuple):
     per_device: int  #: samples of one forward pass
     accumulated: int  #: forward passes
 
+    @property
+    def samples(self) -> int:
+        """All of its samples."""
+        return self.per_device * self.accumulated
+
+    def groups(self, slots: int) -> int:
+        """The number of passes that several slots train at once."""
+        return math.gcd(self.accumulated, slots)
+
     def on(self, slots: int) -> StepBatch | None:
         """The batch on several slots: fewer passes first, which keeps the memory of a pass.
 
         None if the slots do not divide it.
         """
-        shared = math.gcd(self.accumulated, slots)
+        shared = self.groups(slots)
         left = slots // shared
         if self.per_device % left:
             return None

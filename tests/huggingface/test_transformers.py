@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import elastic_data
 import optuna
 import pytest
 import tiny_bert
@@ -20,7 +21,7 @@ from accelerate import Accelerator
 from left_segments import FakeSegment, FakeTrial, train_in_segments
 from optuna.trial import TrialState
 from optuna_deadline_transformers import DeadlineCallback
-from optuna_deadline_transformers.slots import StepBatch, one_slot_only
+from optuna_deadline_transformers.slots import one_slot_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_bert import accuracy, make_model, train
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -36,7 +37,7 @@ from optuna_deadline.segments import SegmentEnd
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly_but(
-        r"by steps|augmented|worker|refused|between|ended_once|full_disk|forgotten|accelerate"
+        r"by steps|augmented|two passes|refused|between|ended_once|full_disk|forgotten|accelerate"
         r"|search|slots"
     ),
 ]
@@ -140,6 +141,20 @@ def test_data_that_counts_its_reads_are_named_once(
     train_in_segments(tmp_path / "left", run, 3)
     [line] = [one for one in caplog.messages if "Reading the training data changes it" in one]
     assert "dataset" in line and "reads" in line
+
+
+class CountsEpochs(Trainer):
+    """Has a sampler that counts how often it is read."""
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return elastic_data.CountsEpochs(64)
+
+
+def test_a_sampler_that_counts_epochs_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError, match="CountsEpochs draws another order"):
+        train_in_segments(
+            tmp_path, lambda trial: train(trial, tmp_path, trainer=CountsEpochs), 10**9
+        )
 
 
 def test_a_parameter_beside_the_model_is_refused(tmp_path: Path) -> None:
@@ -358,23 +373,6 @@ def test_a_training_that_has_to_stay_on_one_slot_says_why(
     assert found is None if why is None else why in str(found)
 
 
-@pytest.mark.parametrize(
-    ("whole", "slots", "own"),
-    [
-        ((32, 1), 2, (16, 1)),
-        ((8, 4), 2, (8, 2)),
-        ((8, 4), 8, (4, 1)),
-        ((8, 6), 4, (4, 3)),
-        ((9, 1), 2, None),
-        ((9, 2), 2, (9, 1)),
-    ],
-)
-def test_slots_share_the_passes_of_a_step_first_and_then_their_samples(
-    whole: tuple[int, int], slots: int, own: tuple[int, int] | None
-) -> None:
-    assert StepBatch(*whole).on(slots) == (own and StepBatch(*own))
-
-
 def accelerated(trial: Any) -> tuple[torch.Tensor, float]:
     """A loop with accelerate, on one slot."""
     torch.manual_seed(3)
@@ -460,17 +458,30 @@ def run_worker(
     }
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        # The loss of BERT ignores the number of labels, so a step has the sum of its passes.
+        {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "optim": "sgd"},
+    ],
+    ids=["one pass", "two passes"],
+)
 def test_a_worker_resizes_a_trial_and_its_steps_keep_their_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
 ) -> None:
     caplog.set_level(logging.WARNING)
+    monkeypatch.setenv("OPTIONS", json.dumps(options))
     whole = run_worker(tmp_path / "whole", {0: 1}, monkeypatch)
     resized = run_worker(tmp_path / "resized", {0: 1, 3: 2, 7: 1}, monkeypatch)
     steps = list(range(1, 12 * 4 + 1))
     assert [step for step, *_ in whole["rows"]] == steps
     seen: dict[int, list[int]] = {}
-    for step, world, batch, _ in resized["rows"]:
-        assert world * batch == 16
+    for step, world, batch, passes in resized["rows"]:
+        assert world * batch * passes == 16
         seen.setdefault(step, []).append(world)
     assert sorted(seen) == steps and all(len(worlds) == worlds[0] for worlds in seen.values())
     assert [seen[step][0] for step in (1, 20, 48)] == [1, 2, 1]

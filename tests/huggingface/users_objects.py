@@ -12,6 +12,7 @@ import torch
 from tiny_bert import Sums
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import WeightedRandomSampler
 from transformers import Trainer, TrainerCallback
 
 COUNTS = {"steps": 0}
@@ -79,6 +80,14 @@ class Draws(Moving):
 
     def move(self) -> float:
         return self.rng.random() + float(torch.rand((), generator=self.generator))
+
+
+class Sampled(Trainer):
+    """Draws more of the later samples."""
+
+    def _get_train_sampler(self, *_: Any) -> WeightedRandomSampler:
+        own = torch.Generator().manual_seed(3)
+        return WeightedRandomSampler(torch.arange(64.0) + 1, 64, generator=own)
 
 
 class Average(TrainerCallback):
@@ -203,6 +212,7 @@ KEPT: dict[str, Callable[[], dict[str, Any]]] = {
     "an argument of the training": lambda: {"callbacks": [Clipping()], "max_grad_norm": 0.1},
     "a rate that is set at an epoch's start": lambda: {"callbacks": [SlowStart()]},
     "a teacher": lambda: {"trainer": Distilling},
+    "a sampler with a generator of its own": lambda: {"trainer": Sampled},
     "data with set_epoch": lambda: {"data": Epochs},
     "data with set_epoch, without a seedable sampler": lambda: {
         "data": Epochs, "accelerator_config": {"use_seedable_sampler": False},

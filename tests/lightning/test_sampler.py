@@ -6,6 +6,7 @@ import copy
 import pickle
 import random
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import elastic_data
@@ -171,10 +172,22 @@ def resume(sampler: ElasticBatchSampler, epoch: int, batch: int, saved: Any = No
     refuse_another_order([sampler], epoch, batch, consensus=Consensus(0, 1), saved=saved)
 
 
-@pytest.mark.parametrize("sampler", [OwnNumbers(), OwnNumbers(None), Counting()])
-def test_a_sampler_with_a_state_of_its_own_is_refused_before_the_first_step(sampler: Any) -> None:
+def test_a_sampler_with_a_count_of_its_own_is_refused_before_the_first_step() -> None:
     with pytest.raises(DeadlineError, match=r"draws another order .*def set_epoch\(self, epoch\)"):
-        resume(in_batches(sampler), 0, 0)
+        resume(in_batches(Counting()), 0, 0)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_generators_of_a_sampler_are_seeded_for_each_epoch(seed: int | None) -> None:
+    one, other = (in_batches(OwnNumbers(seed)) for _ in range(2))
+    resume(one, 0, 0)
+    orders = [[*one.epoch_batches(epoch)] for epoch in range(3)]
+    assert orders[0] != orders[1] and orders[2] == [*other.epoch_batches(2)]
+
+
+def test_the_epoch_that_a_sampler_is_given_decides_before_its_seed() -> None:
+    expected = np.random.default_rng(2).permutation(N).tolist()
+    assert [*chain(*in_batches(ByEpoch()).epoch_batches(2))] == expected
 
 
 @pytest.mark.parametrize(

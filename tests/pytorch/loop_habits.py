@@ -28,7 +28,7 @@ HABITS = {
     "num_workers=2, persistent_workers=True": habit(data="persistent"),
     "WeightedRandomSampler": habit(data="weighted"),
     "a batch sampler with set_epoch, such as buckets": habit(data="buckets"),
-    "a sampler with a generator of its own": habit("draws another order", data="own order"),
+    "a sampler with a generator of its own": habit(data="own order"),
     "a sampler that counts epochs itself": habit("draws another order", data="own epochs"),
     "batch_size // world_size": habit("the batch size of the whole step", data="divided"),
     "IterableDataset": habit("cannot be distributed", data="stream"),
