@@ -17,10 +17,16 @@ NEVER_PAUSING = (Fifo, Asha, Median, MeasuredHalving)
 
 
 def cannot_pause(trials: Iterable[TrialView]) -> bool:
-    """Whether a study's objective cannot pause; the first trial that has reported decides."""
+    """Whether a study's objective cannot pause; the first trial that has reported decides.
+
+    One that has given its horizon or its batch uses its segment. It may keep its slots from a step
+    on, from which it could not resume, but other trials can pause.
+    """
     known = (trial for trial in trials if trial.reports or trial.pausable is not None)
     first = next(known, None)
-    return first is not None and first.pausable is False
+    if first is None or (first.horizon, first.batch) != (None, None):
+        return False
+    return first.pausable is False
 
 
 @dataclass(frozen=True)

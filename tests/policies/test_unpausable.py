@@ -34,6 +34,13 @@ def test_the_first_trial_that_has_reported_decides() -> None:
     assert not cannot_pause([trial(1, [0.1], pausable=True)])
 
 
+@pytest.mark.parametrize("facts", [{"horizon": 9}, {"batch": 32}])
+def test_a_trial_that_keeps_its_slots_later_decides_nothing(
+    facts: dict[str, int],
+) -> None:
+    assert not cannot_pause([trial(1, [0.1], pausable=False, **facts), trial(2, [0.1])])
+
+
 @pytest.mark.parametrize("name", PAUSING)
 @given(curves=st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=9), min_size=4, max_size=4))
 def test_no_running_trial_is_paused(name: str, curves: list[list[float]]) -> None:
