@@ -241,8 +241,7 @@ class DeadlineCallback(TrainerCallback):
         self._others = Others(self, self._resumed, model, optimizer, loader, args, self._consensus)
         self._term.install()
         self._consensus.connect()
-        if self.segment.world_size > 1:
-            self._share(loader, model)
+        self._share(loader, model)
         own = self._others.generators
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
         self.segment.horizon(axis.last)
@@ -369,12 +368,12 @@ class DeadlineCallback(TrainerCallback):
         """Share the steps with other slots, and their losses."""
         slots, trainer = self.segment.world_size, running(Trainer)
         assert trainer is not None
-        why = divides_by_itself(trainer)
-        shares = share_steps(loader, self._batch, slots, self.segment.rank)
-        if shares is not None and not shares.possible:
-            why = f"{slots} slots cannot share the passes of an epoch's last step"
-        if why is not None:
+        shares, why = share_steps(loader, self._batch, slots, self.segment.rank)
+        if (why := why or divides_by_itself(trainer)) is not None:
             self.segment.limit_slots(1, f"{why}; the trial stays on one slot")
+        if slots == 1:
+            return
+        if why is not None:
             self.segment.leave()
         groups = self._batch.groups(slots)
         share_losses(trainer, model, shares.at_once if shares else lambda step: groups)

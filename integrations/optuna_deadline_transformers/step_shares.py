@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from accelerate.data_loader import BatchSamplerShard
+from optuna_deadline_torch.loaders import can_be_dealt
 from torch.utils.data import BatchSampler
 
 from optuna_deadline_transformers.slots import StepBatch
@@ -55,12 +57,13 @@ class StepShares:
         return full * passes + len(self._own(self._passes(range(left))))
 
     @property
-    def possible(self) -> bool:
-        """Whether the slots can share the last step, as the trainer counts its passes."""
+    def impossible(self) -> str | None:
+        """Why the slots cannot share the last step, as the trainer counts its passes."""
         left = self._left
-        if self.drop_last:  # the trainer has counted passes of another size
-            return not left
-        return left == 1 or left % self._groups == 0
+        # The trainer has counted passes of another size, and dropped more of them.
+        if left and (self.drop_last or (left > 1 and left % self._groups)):
+            return f"{self._slots} slots cannot share the passes of an epoch's last step"
+        return None
 
     def at_once(self, step: int) -> int:
         """How many passes the slots train at the same time, in a step of the training."""
@@ -83,17 +86,27 @@ class StepShares:
         return passes if len(passes) == 1 else passes[self._rank % self._groups :: self._groups]
 
 
-def share_steps(loader: Any, whole: StepBatch, slots: int, rank: int) -> StepShares | None:
+def share_steps(
+    loader: Any, whole: StepBatch, slots: int, rank: int
+) -> tuple[StepShares | None, str | None]:
     """Let a loader of accelerate's read a slot's part of each step.
 
     Returns:
-        What it reads now; None for batches that the user's own loader makes.
+        What it reads now, on several slots; why several could not share it, if so.
     """
-    own = getattr(loader, "base_dataloader", loader)
-    batches = getattr(own.batch_sampler, "batch_sampler", None)  # within those of one slot
-    if type(batches) is not BatchSampler:
-        return None
+    if not can_be_dealt(loader):  # a stream, which accelerate divides
+        return None, None
+    own, part = getattr(loader, "base_dataloader", loader), whole.on(slots)
+    batches: Any = own.batch_sampler
+    if slots > 1:
+        if not isinstance(batches, BatchSamplerShard):
+            return None, "accelerate has not prepared the training loader, so each slot reads all"
+        batches = batches.batch_sampler
+    if type(batches) is not BatchSampler or part is None or batches.batch_size != part.per_device:
+        return None, "the training loader's batch_size is not args.per_device_train_batch_size"
+    if slots == 1:
+        return None, None
     shares = StepShares(batches, whole, slots, rank)
     # DataLoader forbids the assignment, because a running iterator would ignore it.
     object.__setattr__(own, "batch_sampler", shares)
-    return shares
+    return shares, shares.impossible

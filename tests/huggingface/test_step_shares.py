@@ -15,7 +15,7 @@ from optuna_deadline_torch.seeding import Generators
 from optuna_deadline_transformers.draws import SeededTraining
 from optuna_deadline_transformers.losses import divides_by_itself
 from optuna_deadline_transformers.slots import StepBatch
-from optuna_deadline_transformers.step_shares import StepShares
+from optuna_deadline_transformers.step_shares import StepShares, share_steps
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from transformers import Trainer
 
@@ -61,7 +61,7 @@ def test_the_slots_train_what_one_would_train_in_each_step(
     plain = gradients(by_steps(BatchSampler(range(rows), whole[0], drop_last), whole[1]))
     inner = BatchSampler(range(rows), own.per_device, drop_last)
     shares = [StepShares(inner, alone, slots, rank) for rank in range(slots)]
-    if not shares[0].possible:
+    if shares[0].impossible:
         assert whole[1] > 1 and rows % alone.samples
         return
     of_slots = [gradients(by_steps(one, own.accumulated)) for one in shares]
@@ -80,6 +80,33 @@ def test_an_order_is_the_same_where_accelerate_gives_a_sampler_its_generator() -
         return [*chain(*loader.batch_sampler)]
 
     assert order(None) == order(torch.Generator()) != [*range(8)]
+
+
+OF_ARGUMENTS = {"batch_size": 8}
+OTHERS = [{"batch_size": 4}, {"batch_sampler": [[0, 1], [2, 3]]}]
+
+
+def loader_of(options: Any, slots: int) -> DataLoader[Any]:
+    """As accelerate divides it."""
+    loader = DataLoader(list(range(32)), **options)  # type: ignore[arg-type]
+    if slots > 1:
+        shard = BatchSamplerShard(loader.batch_sampler, slots, 0)
+        object.__setattr__(loader, "batch_sampler", shard)
+    return loader
+
+
+@pytest.mark.parametrize("options", [OF_ARGUMENTS, *OTHERS])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_only_batches_of_the_arguments_size_are_shared(options: Any, slots: int) -> None:
+    own = StepBatch(8, slots)
+    shares, why = share_steps(loader_of(options, slots), own, slots, 0)
+    assert (why is None) == (options == OF_ARGUMENTS)
+    assert (shares is not None) == (why is None and slots > 1)
+
+
+def test_a_loader_that_each_slot_reads_whole_is_not_shared() -> None:
+    _, why = share_steps(loader_of(OF_ARGUMENTS, 1), StepBatch(8, 2), 2, 0)
+    assert why is not None and "prepared" in why
 
 
 class DividesByItself(Trainer):
