@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -34,7 +35,7 @@ from optuna_deadline.fits import begin_fit
 from optuna_deadline.module_values import refuse_unsaved
 from optuna_deadline.values.scores import BestValue
 from optuna_deadline_transformers.draws import SeededTraining
-from optuna_deadline_transformers.evaluation import evaluate_alone
+from optuna_deadline_transformers.evaluation import evaluate_alone, seed_evaluations
 from optuna_deadline_transformers.losses import divides_by_itself, share_losses
 from optuna_deadline_transformers.others import Others
 from optuna_deadline_transformers.reports import ReportAxis
@@ -238,12 +239,17 @@ class DeadlineCallback(TrainerCallback):
         self._reported = axis.passed(state)
         model, optimizer = also["model"], also["optimizer"]
         refuse_unsaved({"model": model, "optimizer": optimizer}, "make them a part of the model")
-        self._others = Others(self, self._resumed, model, optimizer, loader, args, self._consensus)
+        trainer = running(Trainer)
+        assert trainer is not None
+        self._others = Others(
+            self, trainer, self._resumed, model, optimizer, loader, self._consensus
+        )
         self._term.install()
         self._consensus.connect()
-        self._share(loader, model)
+        self._share(trainer, loader, model)
         own = self._others.generators
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
+        seed_evaluations(trainer, partial(self._seeds.begin_evaluation, state))
         self.segment.horizon(axis.last)
         self.segment.progress(axis.position(state))
         self._saved_at = time.monotonic()
@@ -364,10 +370,9 @@ class DeadlineCallback(TrainerCallback):
 
     # ---- internal
 
-    def _share(self, loader: Any, model: Any) -> None:
+    def _share(self, trainer: Trainer, loader: Any, model: Any) -> None:
         """Share the steps with other slots, and their losses."""
-        slots, trainer = self.segment.world_size, running(Trainer)
-        assert trainer is not None
+        slots = self.segment.world_size
         shares, why = share_steps(loader, self._batch, slots, self.segment.rank)
         if (why := why or divides_by_itself(trainer)) is not None:
             self.segment.limit_slots(1, f"{why}; the trial stays on one slot")

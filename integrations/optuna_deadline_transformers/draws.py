@@ -19,7 +19,7 @@ from optuna_deadline_torch.seeding import READING, Generators, generators_of, re
 from optuna_deadline_transformers.reports import whole_part
 
 _LIBRARIES = {"torch", "accelerate", "transformers", "optuna_deadline_transformers"}
-_ORDER, _STEP, _EPOCH = 2, 3, 4  # last parts of seeds; a read has READING
+_ORDER, _STEP, _EPOCH, _EVALUATION = 2, 3, 4, 5  # last parts of seeds; a read has READING
 
 
 class _EpochlessDataset(SeededDataset):
@@ -139,6 +139,10 @@ class SeededTraining:
     def begin_step(self, state: Any) -> None:
         """Seed what a step draws."""
         reseed(self._seed, state.global_step, self._rank, _STEP, own=self._own)
+
+    def begin_evaluation(self, state: Any) -> None:
+        """Seed what the loader of an evaluation draws."""
+        reseed(self._seed, state.global_step, _EVALUATION, own=self._own)
 
     def _begin(self) -> tuple[int, ...]:
         """Seed what draws the order: the trainer has restored other generators by now."""

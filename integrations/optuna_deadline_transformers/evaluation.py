@@ -1,4 +1,4 @@
-"""The loss of an evaluation on several slots, batch by batch as on one.
+"""The loss and the data of an evaluation on several slots, batch by batch as on one.
 
 The trainer divides a batch's loss by the labels of the batches of all slots, and accelerate
 completes the last batch with samples of the beginning, whose part of the loss nothing removes.
@@ -6,7 +6,7 @@ completes the last batch with samples of the beginning, whose part of the loss n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,6 +36,17 @@ def evaluate_alone(trainer: Trainer) -> None:
         return (loss, *found)
 
     vars(trainer)["prediction_step"] = prediction_step
+
+
+def seed_evaluations(trainer: Trainer, seed: Callable[[], None]) -> None:
+    """Seed what an evaluation's loader draws, such as an order, in all slots alike."""
+    make = trainer.get_eval_dataloader
+
+    def get_eval_dataloader(*given: Any, **named: Any) -> Any:
+        seed()
+        return make(*given, **named)
+
+    vars(trainer)["get_eval_dataloader"] = get_eval_dataloader
 
 
 def _own_samples(trainer: Trainer, size: int) -> int:

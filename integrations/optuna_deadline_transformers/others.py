@@ -21,7 +21,6 @@ from optuna_deadline_torch.user_code import CALLABLES, UserCode
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import CallbackHandler, ExportableState
 
-from optuna_deadline.callers import running
 from optuna_deadline.plain_data import read_plain, write_plain
 from optuna_deadline_transformers.losses import RunningLoss
 
@@ -84,33 +83,33 @@ class Others(ChangedValues):
 
     Args:
         own: The callback, whose ``on_train_begin`` is running.
+        trainer: The trainer.
         resumed: The folder that the training resumes from, if it does.
         model: The bare model.
         optimizer: Its optimizer.
         loader: The loader of the training data.
-        args: The training arguments.
         consensus: Of the segment's ranks.
     """
 
     def __init__(
         self,
         own: TrainerCallback,
+        trainer: Trainer,
         resumed: Path | None,
         model: Any,
         optimizer: Any,
         loader: Any,
-        args: Any,
         consensus: Consensus,
     ) -> None:
-        self._handler, trainer = running(CallbackHandler), running(Trainer)
-        self._order: list[Any] = [] if self._handler is None else self._handler.callbacks
-        found = [one for one in (*self._order, trainer) if one and _is_users(one)]
+        self._handler: CallbackHandler | None = trainer.callback_handler
+        self._order: list[Any] = trainer.callback_handler.callbacks
+        found = [one for one in (*self._order, trainer) if _is_users(one)]
         #: By name, the user's objects.
         self.users = {
             f"{type(one).__qualname__} {place}": one
             for place, one in enumerate(one for one in found if one is not own)
         }
-        self._look = partial(TrainerWalk, model, optimizer, self.users, loader, args)
+        self._look = partial(TrainerWalk, model, optimizer, self.users, loader, trainer.args)
         super().__init__(
             self._look,
             self.tells,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import chain
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from optuna_deadline_torch.seeding import Generators
 from optuna_deadline_transformers.draws import SeededTraining
+from optuna_deadline_transformers.evaluation import seed_evaluations
 from optuna_deadline_transformers.losses import divides_by_itself
 from optuna_deadline_transformers.slots import StepBatch
 from optuna_deadline_transformers.step_shares import StepShares, share_steps
@@ -80,6 +82,22 @@ def test_an_order_is_the_same_where_accelerate_gives_a_sampler_its_generator() -
         return [*chain(*loader.batch_sampler)]
 
     assert order(None) == order(torch.Generator()) != [*range(8)]
+
+
+def test_the_slots_draw_an_evaluations_order_alike_and_a_step_by_themselves() -> None:
+    def drawn(rank: int) -> tuple[int, int]:
+        loader = DataLoader(list(range(8)), 4)  # type: ignore[arg-type]
+        seeds, place = (
+            SeededTraining(1, rank, loader, Generators()),
+            SimpleNamespace(global_step=3),
+        )
+        seeds.begin_step(place)
+        trainer: Any = SimpleNamespace(get_eval_dataloader=torch.initial_seed)
+        seed_evaluations(trainer, lambda: seeds.begin_evaluation(place))
+        return torch.initial_seed(), trainer.get_eval_dataloader()
+
+    (step, order), (other_step, other_order) = drawn(0), drawn(1)
+    assert order == other_order and step != other_step
 
 
 OF_ARGUMENTS = {"batch_size": 8}
