@@ -23,6 +23,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 from transformers.utils.logging import disable_progress_bar
 
@@ -72,9 +73,11 @@ class DeadlineCallback(TrainerCallback):
             value that contradicts the study is refused.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
+        fit: A name, needed where the objective trains several models one after the other, such as
+            ``"fold-1"``. A training that has ended then loads its last model and trains no step.
 
     Raises:
-        DeadlineError: The objective has a second training.
+        DeadlineError: A second training has no name.
 
     Example:
         ```python
@@ -95,16 +98,11 @@ class DeadlineCallback(TrainerCallback):
         *,
         mode: Literal["min", "max"] | None = None,
         save_every: float = 60.0,
+        fit: str | None = None,
     ) -> None:
         self.trial = trial
         self.monitor = monitor if monitor.startswith("eval_") else f"eval_{monitor}"
-        try:
-            self.segment = begin_fit(trial, None, first=1)
-        except DeadlineError as error:
-            raise DeadlineError(
-                "This trial begins a second training, and a trial of Trainer's trains one model "
-                "under a worker: train folds under study.optimize, or each in a trial of its own."
-            ) from error
+        self.segment = begin_fit(trial, fit, first=1)
         self._resumed: Path | None = None  # the folder that `train` resumes from
         self._value: float | None = None
         self._reported = 0  # the number of the last report
@@ -201,6 +199,8 @@ class DeadlineCallback(TrainerCallback):
         args.save_strategy, args.save_only_model = SaveStrategy.NO, False
         args.ignore_data_skip, args.average_tokens_across_devices = False, True
         args.restore_callback_states_from_checkpoint = True
+        if self.segment.ended:
+            args.num_train_epochs, args.max_steps = 0, -1
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of each file of a checkpoint
         return args
 
@@ -235,6 +235,13 @@ class DeadlineCallback(TrainerCallback):
             if self.monitor in entry:
                 self._value = float(entry[self.monitor])
                 self._best.improved(self._value)
+        if self.segment.ended:
+            return
+        if self.segment.record.name and not can_be_dealt(loader):
+            raise DeadlineError(
+                "One of several trainings needs data with a length: Trainer could not load the "
+                "last model of another one without a step."
+            )
         note_runs(self.trial)
         self._reported = axis.passed(state)
         model, optimizer = also["model"], also["optimizer"]
@@ -364,11 +371,23 @@ class DeadlineCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
-        """Further evaluations are the objective's own."""
+        """Save the last state of one of several trainings; evaluations are the objective's now."""
         self._expect_report()
         self._axis, self._over = None, True
+        if self._elastic:
+            self.segment.end(partial(self._save_last, state))
 
     # ---- internal
+
+    def _save_last(self, state: TrainerState) -> None:
+        """Save the model, and what was reported: an ended training needs no more."""
+        trainer = running(Trainer)
+        assert trainer is not None
+        with self.segment.save_dir(step=self._reported) as folder:
+            if self.segment.rank == 0:
+                trainer.save_model(str(folder), _internal_call=True)  # not to the hub
+                state.save_to_json(str(folder / TRAINER_STATE_NAME))
+        self._consensus.barrier()
 
     def _share(self, trainer: Trainer, loader: Any, model: Any) -> None:
         """Share the steps with other slots, and their losses."""
@@ -472,5 +491,5 @@ class DeadlineCallback(TrainerCallback):
 def _second_training() -> DeadlineError:
     return DeadlineError(
         "This DeadlineCallback has reported another training, and each step is reported once: "
-        "make one for each training. Under a worker a trial trains one model, by one train()."
+        'make one for each training, with a name such as DeadlineCallback(..., fit="fold-1").'
     )

@@ -274,11 +274,38 @@ def test_a_line_that_was_forgotten_is_named(tmp_path: Path) -> None:
         trainer(deadline, deadline.adapt(arguments(tmp_path))).train()
 
 
-def test_a_second_training_under_a_worker_is_refused(tmp_path: Path) -> None:
+def test_a_second_training_without_a_name_is_refused(tmp_path: Path) -> None:
     _, trial = start(tmp_path)
     DeadlineCallback(trial, "eval_loss")
-    with pytest.raises(DeadlineError, match=r"begins a second training.*one model under a worker"):
+    with pytest.raises(DeadlineError, match="give each fit of the trial a name"):
         DeadlineCallback(trial, "eval_loss")
+
+
+@pytest.mark.parametrize("habit", ["by epoch", "by steps", "stopped early", "a number of steps"])
+@pytest.mark.parametrize("leave_at", [1, 3])
+def test_folds_of_a_trial_resume_each_from_its_own_state(
+    tmp_path: Path, habit: str, leave_at: int
+) -> None:
+    def run(folder: Path, looks: int) -> Any:
+        def folds(trial: Any) -> Any:
+            found = [
+                train(trial, folder, fit=f"fold-{fold}", seed=fold, **HABITS[habit])
+                for fold in range(3)
+            ]
+            return [one.tolist() for one, _ in found], [value for _, value in found]
+
+        return train_in_segments(folder, folds, looks)
+
+    found, reports, _ = run(tmp_path / "whole", 10**9)
+    left, reported, segments = run(tmp_path / "left", leave_at)
+    assert segments > 3 and left == found and reported == reports
+    assert list(reports) == list(range(1, len(reports) + 1))
+
+
+def test_a_stream_is_none_of_several_trainings(tmp_path: Path) -> None:
+    _, trial = start(tmp_path)
+    with pytest.raises(DeadlineError, match="needs data with a length"):
+        train(trial, tmp_path, fit="fold-1", **HABITS["a stream"])
 
 
 @pytest.mark.parametrize("elastic", [True, False])
