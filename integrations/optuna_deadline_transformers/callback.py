@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import optuna
+import torch
 from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
 from optuna_deadline_torch.decisions import leave_if_diverged
 from optuna_deadline_torch.differences import warn_of_differences
@@ -118,6 +120,8 @@ class DeadlineCallback(TrainerCallback):
             known_direction(trial, self.segment, mode)  # raises for a mode that contradicts it
             return
         serve_store()
+        if self.segment.world_size > 1 and not torch.cuda.is_available():
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # else it sees one process
         self._best = BestValue(direction_of(trial, self.segment, mode))
         self._term = TermFlag()
         self._consensus = Consensus(self.segment.rank, self.segment.world_size)

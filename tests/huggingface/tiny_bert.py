@@ -182,7 +182,8 @@ def objective(trial: Any) -> float:
     folder = Path(os.environ["TRACE"])
     found, value = train(
         trial, folder, num_train_epochs=12, dropout=0.0, double=True, data=short, validation=61,
-        callbacks=[Paced(folder / "steps.jsonl")], **json.loads(os.environ["OPTIONS"]),
+        use_cpu=False, callbacks=[Paced(folder / "steps.jsonl")],
+        **json.loads(os.environ["OPTIONS"]),
     )  # fmt: skip
     torch.save(found, folder / "final.pt")
     return value
