@@ -219,12 +219,14 @@ def write_plain(kept: Mapping[str, Any], path: Path) -> None:
             torch.save(kept, file)
 
 
-def read_plain(path: Path) -> Mapping[str, Any]:
+def read_plain(path: Path | io.BytesIO) -> Mapping[str, Any]:
     found: Mapping[str, Any]
     with zipfile.ZipFile(path) as archive:
         if _WITHOUT_TORCH in archive.namelist():
             with archive.open(_WITHOUT_TORCH) as member:
                 found = _PlainUnpickler(member).load()
             return found
+    if isinstance(path, io.BytesIO):
+        path.seek(0)
     found = sys.modules["torch"].load(path, map_location="cpu", weights_only=True)
     return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
+import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from optuna_deadline.checking.distance import apart, leaves, packed_distance
 from optuna_deadline_torch import seeding
 
 #: Parts of a checkpoint, of a loop's and of Lightning's, that determine further training.
@@ -31,13 +33,15 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         the tensors, or the largest relative gap of its numbers if that is more; ``unlike``, a list
         of texts; and ``grows``, whether the batch grows with the slots.
     """
+    if (of_folders := packed_distance(one, other, _READERS)) is not None:
+        return of_folders
     try:
         left, right = _read(one), _read(other)
     except Exception:  # whatever wrote it: a segment's own file can be of any kind
         same = one.read_bytes() == other.read_bytes()
         return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
     first, second = _parts(left), _parts(right)
-    found = {name: _apart(first[name], second.get(name)) for name in first}
+    found = {name: apart(first[name], second.get(name)) for name in first}
     grows = bool(left.get("optuna_deadline", {}).get("scaling"))
     return {"parts": found, "unlike": list(_unlike(left, right)), "grows": grows}
 
@@ -95,6 +99,20 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {_WEIGHTS: found}
 
 
+def _tensors(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
+def _safetensors(data: bytes) -> Any:
+    from safetensors.torch import load
+
+    return load(data)
+
+
+#: By the suffixes of files in a folder.
+_READERS = {**dict.fromkeys((".pt", ".pth", ".bin"), _tensors), ".safetensors": _safetensors}
+
+
 def _parts(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     parts = {"weights": checkpoint.get(_WEIGHTS)}
     if parts["weights"] is None:  # a file that the user's code wrote
@@ -103,7 +121,7 @@ def _parts(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     parts |= checkpoint.get("states", {})
     if "callbacks" in checkpoint:  # their tensors; their numbers may be seconds
         named = _without_files(checkpoint["callbacks"])
-        tensors = {key: one for key, one in _leaves(named) if _is_tensor(one)}
+        tensors = {key: one for key, one in leaves(named) if isinstance(one, np.ndarray)}
         parts["callbacks"] = tensors
     return parts
 
@@ -122,51 +140,8 @@ def _without_files(tree: Any) -> Any:
     return {key: _without_files(one) for key, one in tree.items()}
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping):
-        for key, part in tree.items():
-            yield from _leaves(part, f"{path}/{key}")
-    elif isinstance(tree, (list, tuple)):
-        for index, part in enumerate(tree):
-            yield from _leaves(part, f"{path}/{index}")
-    elif _is_tensor(tree) or isinstance(tree, (int, float)):
-        yield path, tree
-
-
 def _is_tensor(one: Any) -> bool:
     return isinstance(one, torch.Tensor)
-
-
-def _apart(one: Any, other: Any) -> float:
-    left, right = dict(_leaves(one)), dict(_leaves(other))
-    if left.keys() != right.keys():
-        return math.inf
-    gap = length = worst = 0.0
-    for key, mine in left.items():
-        yours = right[key]
-        if _is_tensor(mine) and mine.ndim:
-            if not _is_tensor(yours) or mine.shape != yours.shape:
-                return math.inf
-            if torch.equal(mine, yours):
-                length += float(mine.double().square().nansum())
-                continue
-            mine, yours = mine.double(), yours.double()
-            same = (mine == yours) | (mine.isnan() & yours.isnan())
-            gap += float(torch.where(same, 0.0, mine - yours).square().sum())
-            length += float(mine.square().nansum())
-        else:
-            worst = max(worst, _relative(float(mine), float(yours)))
-    if not gap:
-        return worst
-    return max(worst, math.sqrt(gap / length) if length and math.isfinite(gap) else math.inf)
-
-
-def _relative(one: float, other: float) -> float:
-    if one == other or (math.isnan(one) and math.isnan(other)):
-        return 0.0
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return math.inf
-    return abs(one - other) / max(abs(one), abs(other))
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

@@ -197,7 +197,7 @@ class DeadlineCallback(TrainerCallback):
                 "last one at its end."
             )
         if self.segment.checked:
-            args.report_to = []
+            args.report_to, args.output_dir = [], str(self.segment.folder / "out")
         elif args.report_to:
             continue_runs(self.trial, str(args.output_dir))
         args.save_strategy, args.save_only_model = SaveStrategy.NO, False

@@ -54,6 +54,18 @@ def _rows(
     return code, json.loads(out)
 
 
+@pytest.mark.parametrize("framework", ["huggingface", "keras"])
+def test_folders_that_frameworks_write_are_compared_by_their_numbers(
+    framework: str, tmp_path: Path
+) -> None:
+    pytest.importorskip({"huggingface": "transformers"}.get(framework, framework))
+    example = f"../../examples/{framework}/elastic.py"
+    code, rows = _rows("objective", tmp_path, file=example)
+    assert code == 0, rows
+    assert [row["result"] for row in rows[:3]] == ["exact"] * 3, rows
+    assert [row["figure"] for row in rows[:3]] == [0.0] * 3
+
+
 def test_an_exact_training_is_said_to_be_exact(tmp_path: Path) -> None:
     code, rows = _rows("exact", tmp_path)
     assert [row["result"] for row in rows] == ["exact"] * 5, rows

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from optuna_deadline_torch.comparing import compare
+
+from optuna_deadline.checkpoints.folders import pack
+from optuna_deadline.plain_data import write_plain
 
 _LOOP: dict[str, Any] = {
     "state_dict": {"a": torch.tensor([3.0, 4.0]), "b": torch.zeros(2)},
@@ -92,3 +97,47 @@ def test_best_scores_are_compared_whatever_their_files_are_called(tmp_path: Path
     }  # fmt: skip
     found = _compared(tmp_path, kept({"b/1.ckpt": 0.5, "b/2.ckpt": 0.6}), one)
     assert found["parts"]["callbacks"] > 0.1
+
+
+def written(folder: Path, weight: float, *, beside: float = 0.0, more: str = "") -> Path:
+    """A checkpoint that is a folder, with a file of each kind."""
+    h5py = pytest.importorskip("h5py")
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    folder.mkdir()
+    weights = {"w": torch.tensor([3.0, weight])}
+    torch.save({"state": {0: weights}}, folder / "optimizer.pt")
+    save_file(weights, folder / "model.safetensors")
+    np.savez(folder / "arrays.npz", w=[3.0, weight])
+    with h5py.File(folder / "model.weights.h5", "w") as file:
+        file.create_dataset("layers/dense/0", data=[3.0, weight])
+    write_plain({"values": {"a": weight}, "told": [str(beside)]}, folder / "attributes")
+    log = [{"loss": weight, "eval_runtime": beside}]
+    (folder / "state.json").write_text(json.dumps({"name": f"a{more}", "log": log}))
+    torch.save(torch.tensor([beside]), folder / "rng_state.pth")
+    pack(folder, folder.with_suffix(".zip"))
+    return folder.with_suffix(".zip")
+
+
+def test_the_files_of_folders_are_compared_by_what_they_hold(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", 4.0)
+    same = compare(one, written(tmp_path / "same", 4.0, beside=1.0))
+    assert same == {"parts": dict.fromkeys(same["parts"], 0.0), "unlike": []}
+    assert same["parts"].keys() == {"optimizer", "model", "arrays", "attributes", "state"}
+    other = compare(one, written(tmp_path / "other", 4.4))["parts"]
+    far = {"optimizer": 0.08, "model": 0.08, "arrays": 0.08, "attributes": 1 / 11, "state": 1 / 11}
+    assert other == pytest.approx(far)
+    assert compare(one, written(tmp_path / "named", 4.0, more="b"))["parts"]["state"] == math.inf
+
+
+def test_a_file_that_is_unknown_or_missing_has_no_number(tmp_path: Path) -> None:
+    for name, text in (("one", "a"), ("other", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.own").write_text(text)
+        (tmp_path / name / f"{name}.json").write_text("{}")
+        pack(tmp_path / name, tmp_path / f"{name}.zip")
+    found = compare(tmp_path / "one.zip", tmp_path / "other.zip")["unlike"]
+    assert sorted(found) == [
+        "model.own has other bytes",
+        "one of them has no one.json",
+        "one of them has no other.json",
+    ]

@@ -1,0 +1,141 @@
+"""The distance of two checkpoints of one training, by the numbers in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from optuna_deadline.checkpoints.folders import is_packed
+from optuna_deadline.plain_data import read_plain
+
+Reader = Callable[[bytes], Any]
+_HEAD = 64  # bytes that show a packed folder
+#: Names of values that do not belong to the training: times, and what the log has been told.
+_BESIDE = re.compile(r"(runtime|_per_second|^told)$")
+_NO_STATE = ("rng_state", "training_args")  # of Trainer: seeded anew, and not trained
+
+
+def apart(one: Any, other: Any) -> float:
+    """The relative gap of two trees of arrays, numbers and texts; infinite if they differ in kind.
+
+    It is the norm of the difference of all arrays, relative to their norm, or the largest relative
+    gap of the numbers if that is more.
+    """
+    left, right = dict(leaves(one)), dict(leaves(other))
+    if left.keys() != right.keys():
+        return math.inf
+    gap = length = worst = 0.0
+    for key, mine in left.items():
+        yours = right[key]
+        if isinstance(mine, str) or isinstance(yours, str):
+            worst = max(worst, 0.0 if mine == yours else math.inf)
+        elif np.ndim(mine):
+            if np.shape(mine) != np.shape(yours):
+                return math.inf
+            first, second = np.asarray(mine, float), np.asarray(yours, float)
+            same = (first == second) | (np.isnan(first) & np.isnan(second))
+            with np.errstate(invalid="ignore"):  # infinities
+                gap += float(np.square(np.where(same, 0.0, first - second)).sum())
+            length += float(np.nansum(np.square(first)))
+        else:
+            worst = max(worst, _relative(float(mine), float(yours)))
+    if not gap:
+        return worst
+    return max(worst, math.sqrt(gap / length) if length and math.isfinite(gap) else math.inf)
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays, numbers and texts of a tree by their paths, without times."""
+    if isinstance(tree, Mapping):
+        for key, part in tree.items():
+            if not _BESIDE.search(str(key)):
+                yield from leaves(part, f"{path}/{key}")
+    elif isinstance(tree, (list, tuple)):
+        for index, part in enumerate(tree):
+            yield from leaves(part, f"{path}/{index}")
+    elif hasattr(tree, "detach"):  # a tensor
+        bare = tree.detach().cpu()
+        yield path, (bare.double() if bare.is_floating_point() else bare).numpy()
+    elif isinstance(tree, (int, float, str, np.ndarray, np.generic)):
+        yield path, tree
+
+
+def packed_distance(
+    one: Path, other: Path, readers: Mapping[str, Reader] = MappingProxyType({})
+) -> dict[str, Any] | None:
+    """The gap of each file of two folders, which frameworks write; None for other checkpoints.
+
+    Args:
+        one: A checkpoint.
+        other: Another one.
+        readers: Further readers of files, by their suffix.
+
+    Returns:
+        ``parts``, by the files' names, and ``unlike``: the differences that have no number.
+    """
+    if not all(is_packed(path.read_bytes()[:_HEAD]) for path in (one, other)):
+        return None
+    with zipfile.ZipFile(one) as left, zipfile.ZipFile(other) as right:
+        names = [*dict.fromkeys(left.namelist() + right.namelist())]
+        found: dict[str, Any] = {"parts": {}, "unlike": []}
+        for name in names:
+            stem = PurePosixPath(name).name.partition(".")[0]
+            if name.endswith("/") or stem.startswith(_NO_STATE):
+                continue
+            if not {name} <= {*left.namelist()} & {*right.namelist()}:
+                found["unlike"].append(f"one of them has no {PurePosixPath(name).name}")
+                continue
+            mine, yours = left.read(name), right.read(name)
+            gap = 0.0 if mine == yours else _files_apart(name, mine, yours, readers)
+            if gap is None:
+                found["unlike"].append(f"{PurePosixPath(name).name} has other bytes")
+            else:
+                found["parts"][stem] = max(gap, found["parts"].get(stem, 0.0))
+    return found
+
+
+def _files_apart(
+    name: str, one: bytes, other: bytes, readers: Mapping[str, Reader]
+) -> float | None:
+    """The gap of two files; None if what is in them cannot be read."""
+    read = {**_READERS, **readers}.get(PurePosixPath(name).suffix)
+    try:
+        return None if read is None else apart(read(one), read(other))
+    except (ImportError, ValueError, zipfile.BadZipFile):
+        return None
+
+
+def _hdf5(data: bytes) -> Any:
+    import h5py
+
+    found: dict[str, Any] = {}
+    with h5py.File(io.BytesIO(data)) as file:
+        file.visititems(
+            lambda name, one: found.update({name: one[()]}) if hasattr(one, "shape") else None
+        )
+    return found
+
+
+_READERS: dict[str, Reader] = {
+    ".h5": _hdf5,
+    ".npz": lambda data: dict(np.load(io.BytesIO(data))),
+    ".json": json.loads,
+    "": lambda data: read_plain(io.BytesIO(data)),  # of this package
+}
+
+
+def _relative(one: float, other: float) -> float:
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf
+    return abs(one - other) / max(abs(one), abs(other))
