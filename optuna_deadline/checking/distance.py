@@ -85,19 +85,20 @@ def packed_distance(
     if not all(is_packed(path.read_bytes()[:_HEAD]) for path in (one, other)):
         return None
     with zipfile.ZipFile(one) as left, zipfile.ZipFile(other) as right:
-        names = [*dict.fromkeys(left.namelist() + right.namelist())]
+        both = {*left.namelist()} & {*right.namelist()}
         found: dict[str, Any] = {"parts": {}, "unlike": []}
-        for name in names:
-            stem = PurePosixPath(name).name.partition(".")[0]
+        for name in dict.fromkeys(left.namelist() + right.namelist()):
+            file = PurePosixPath(name).name
+            stem = file.partition(".")[0]
             if name.endswith("/") or stem.startswith(_NO_STATE):
                 continue
-            if not {name} <= {*left.namelist()} & {*right.namelist()}:
-                found["unlike"].append(f"one of them has no {PurePosixPath(name).name}")
+            if name not in both:
+                found["unlike"].append(f"one of them has no {file}")
                 continue
             mine, yours = left.read(name), right.read(name)
             gap = 0.0 if mine == yours else _files_apart(name, mine, yours, readers)
             if gap is None:
-                found["unlike"].append(f"{PurePosixPath(name).name} has other bytes")
+                found["unlike"].append(f"{file} has other bytes")
             else:
                 found["parts"][stem] = max(gap, found["parts"].get(stem, 0.0))
     return found
@@ -110,7 +111,7 @@ def _files_apart(
     read = {**_READERS, **readers}.get(PurePosixPath(name).suffix)
     try:
         return None if read is None else apart(read(one), read(other))
-    except (ImportError, ValueError, zipfile.BadZipFile):
+    except Exception:  # whatever wrote it
         return None
 
 
