@@ -16,6 +16,8 @@ from optuna_deadline.rounds import metric
 
 __all__ = ["DeadlineCallback"]
 
+_OF_SEGMENT = "generic_param"  # the seed, the threads and the device
+
 
 class DeadlineCallback(BoosterCallback, TrainingCallback):
     """Reports to Optuna after each round, and follows the study's deadline and plan.
@@ -87,8 +89,7 @@ class DeadlineCallback(BoosterCallback, TrainingCallback):
     def _go_on(self, model: Any, measured: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
         """Restore the parameters that callbacks have set, and let early stopping count again."""
         config, own = json.loads(self._rounds.kept["config"]), json.loads(model.save_config())
-        # The seed, the threads and the device are those of this segment.
-        config["learner"]["generic_param"] = own["learner"]["generic_param"]
+        config["learner"][_OF_SEGMENT] = own["learner"][_OF_SEGMENT]
         model.load_config(json.dumps(config))
         stopping = [one for one in self._others if isinstance(one, EarlyStopping)]
         for one in stopping:
@@ -123,7 +124,9 @@ class DeadlineCallback(BoosterCallback, TrainingCallback):
         if not isinstance(booster, xgboost.Booster):
             raise no_cross_validation("xgboost.cv")
         booster.save_model(folder / self.file)
-        self._rounds.kept["config"] = booster.save_config()
+        config = json.loads(booster.save_config())
+        del config["learner"][_OF_SEGMENT]
+        self._rounds.kept["config"] = json.dumps(config)
 
 
 class _Continued(TrainingCallback):
