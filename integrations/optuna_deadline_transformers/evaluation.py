@@ -21,12 +21,12 @@ def evaluate_alone(trainer: Trainer) -> None:
     predict, args = trainer.prediction_step, trainer.args
 
     def prediction_step(
-        model: Any, inputs: Any, loss_only: bool, *further: Any, **named: Any
+        model: Any, inputs: Any, prediction_loss_only: bool, *further: Any, **named: Any
     ) -> tuple[Any, ...]:
         shared = args.average_tokens_across_devices
         args.average_tokens_across_devices = False
         try:
-            loss, *found = predict(model, inputs, loss_only, *further, **named)
+            loss, *found = predict(model, inputs, prediction_loss_only, *further, **named)
             size = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
             own = _own_samples(trainer, size)
             if loss is not None and 0 < own < size:
