@@ -23,14 +23,16 @@ def evaluate_alone(trainer: Trainer) -> None:
     def prediction_step(
         model: Any, inputs: Any, prediction_loss_only: bool, *further: Any, **named: Any
     ) -> tuple[Any, ...]:
+        size = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
+        own = _own_samples(trainer, size)
+        filled = 0 < own < size
+        alone = _first(inputs, own, size) if filled else inputs  # before a step takes labels out
         shared = args.average_tokens_across_devices
         args.average_tokens_across_devices = False
         try:
             loss, *found = predict(model, inputs, prediction_loss_only, *further, **named)
-            size = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
-            own = _own_samples(trainer, size)
-            if loss is not None and 0 < own < size:
-                loss = predict(model, _first(inputs, own, size), True, *further, **named)[0]
+            if filled and loss is not None:
+                loss = predict(model, alone, True, *further, **named)[0]
         finally:
             args.average_tokens_across_devices = shared
         return (loss, *found)
