@@ -37,7 +37,7 @@ def share_losses(trainer: Trainer, model: nn.Module, at_once: Callable[[int], in
         if not module.training:  # in an evaluation
             return
         handle.remove()  # before the passes below
-        if last is not None or named.get(COUNT) is None or _loss(output) is None:
+        if named.get(COUNT) is None or _loss(output) is None:
             return
         module.eval()  # without dropout, and without counting in a mean
         with torch.no_grad():
@@ -62,7 +62,8 @@ def share_losses(trainer: Trainer, model: nn.Module, at_once: Callable[[int], in
         return loss
 
     args.average_tokens_across_devices &= not ignored
-    handle = model.register_forward_hook(look, with_kwargs=True)
+    if last is None:
+        handle = model.register_forward_hook(look, with_kwargs=True)
     vars(trainer)["compute_loss"] = compute_loss
 
 

@@ -14,23 +14,34 @@ from typing import Any
 
 import numpy as np
 
+from optuna_deadline.checking.rows import relative
 from optuna_deadline.checkpoints.folders import is_packed
 from optuna_deadline.plain_data import read_plain
 
 Reader = Callable[[bytes], Any]
 _HEAD = 64  # bytes that show a packed folder
-#: Names of values that do not belong to the training: times, and what the log has been told.
-_BESIDE = re.compile(r"(runtime|_per_second|^told)$")
+_NUMBERS = "biufc"  # kinds of arrays
+#: Paths of values that do not belong to the training: times, and what the log has been told.
+_BESIDE = re.compile(r"(runtime|_per_second|/told)(/|$)")
 _NO_STATE = ("rng_state", "training_args")  # of Trainer: seeded anew, and not trained
 
 
-def apart(one: Any, other: Any) -> float:
-    """The relative gap of two trees of arrays, numbers and texts; infinite if they differ in kind.
+def apart(one: Any, other: Any, *, of_files: bool = False) -> float:
+    """The relative gap of two trees of arrays and numbers; infinite if they differ in kind.
 
     It is the norm of the difference of all arrays, relative to their norm, or the largest relative
     gap of the numbers if that is more.
+
+    Args:
+        one: A tree.
+        other: Another one.
+        of_files: Whether a framework wrote them: texts count too, and times do not.
     """
-    left, right = dict(leaves(one)), dict(leaves(other))
+
+    def counts(key: str, each: Any) -> bool:
+        return not _BESIDE.search(key) if of_files else not isinstance(each, str)
+
+    left, right = ({k: v for k, v in leaves(tree) if counts(k, v)} for tree in (one, other))
     if left.keys() != right.keys():
         return math.inf
     gap = length = worst = 0.0
@@ -47,25 +58,30 @@ def apart(one: Any, other: Any) -> float:
                 gap += float(np.square(np.where(same, 0.0, first - second)).sum())
             length += float(np.nansum(np.square(first)))
         else:
-            worst = max(worst, _relative(float(mine), float(yours)))
+            worst = max(worst, relative(float(mine), float(yours)))
     if not gap:
         return worst
     return max(worst, math.sqrt(gap / length) if length and math.isfinite(gap) else math.inf)
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The arrays, numbers and texts of a tree by their paths, without times."""
+    """The arrays, numbers and texts of a tree by their paths."""
     if isinstance(tree, Mapping):
         for key, part in tree.items():
-            if not _BESIDE.search(str(key)):
-                yield from leaves(part, f"{path}/{key}")
+            yield from leaves(part, f"{path}/{key}")
     elif isinstance(tree, (list, tuple)):
         for index, part in enumerate(tree):
             yield from leaves(part, f"{path}/{index}")
     elif hasattr(tree, "detach"):  # a tensor
         bare = tree.detach().cpu()
-        yield path, (bare.double() if bare.is_floating_point() else bare).numpy()
-    elif isinstance(tree, (int, float, str, np.ndarray, np.generic)):
+        try:
+            yield path, bare.numpy()  # which is no copy
+        except TypeError:  # NumPy has no bfloat16
+            yield path, bare.double().numpy()
+    elif isinstance(tree, np.ndarray):
+        if tree.dtype.kind in _NUMBERS:
+            yield path, tree
+    elif isinstance(tree, (int, float, str, np.generic)):
         yield path, tree
 
 
@@ -82,7 +98,7 @@ def packed_distance(
     Returns:
         ``parts``, by the files' names, and ``unlike``: the differences that have no number.
     """
-    if not all(is_packed(path.read_bytes()[:_HEAD]) for path in (one, other)):
+    if not all(map(_is_packed, (one, other))):
         return None
     with zipfile.ZipFile(one) as left, zipfile.ZipFile(other) as right:
         both = {*left.namelist()} & {*right.namelist()}
@@ -104,13 +120,18 @@ def packed_distance(
     return found
 
 
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return is_packed(file.read(_HEAD))
+
+
 def _files_apart(
     name: str, one: bytes, other: bytes, readers: Mapping[str, Reader]
 ) -> float | None:
     """The gap of two files; None if what is in them cannot be read."""
     read = {**_READERS, **readers}.get(PurePosixPath(name).suffix)
     try:
-        return None if read is None else apart(read(one), read(other))
+        return None if read is None else apart(read(one), read(other), of_files=True)
     except Exception:  # whatever wrote it
         return None
 
@@ -132,11 +153,3 @@ _READERS: dict[str, Reader] = {
     ".json": json.loads,
     "": lambda data: read_plain(io.BytesIO(data)),  # of this package
 }
-
-
-def _relative(one: float, other: float) -> float:
-    if one == other or (math.isnan(one) and math.isnan(other)):
-        return 0.0
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return math.inf
-    return abs(one - other) / max(abs(one), abs(other))

@@ -141,3 +141,10 @@ def test_a_file_that_is_unknown_or_missing_has_no_number(tmp_path: Path) -> None
         "one of them has no one.json",
         "one of them has no other.json",
     ]
+
+
+def test_texts_of_a_loop_are_no_part_of_its_training(tmp_path: Path) -> None:
+    named = [
+        {**_LOOP, "states": {"own": {"folder": name, "odd": np.array([None])}}} for name in "ab"
+    ]
+    assert _compared(tmp_path, *named)["parts"] == {"weights": 0.0, "own": 0.0}
