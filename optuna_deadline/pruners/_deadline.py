@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import id_of, id_of_trial, in_optimize_loop, is_stopping, storage_of
-from optuna_deadline.allocation.database.opening import open_table
+from optuna_deadline.allocation.database.opening import given_url, open_table
 from optuna_deadline.errors import DeadlineError, DeadlinePassed
 from optuna_deadline.policies.base import Resources
 from optuna_deadline.pruners._clock import ProcessClock
@@ -106,7 +106,7 @@ class DeadlinePruner(BasePruner):
         self._inner = inner
         self._given = Given(parameters={"max_resource": max_resource, "n_trials": n_trials})
         self._extend = extend
-        self._storage = storage
+        self._storage = None if storage is None else given_url(storage)
         self._start(ProcessClock())
 
     def _start(self, clock: ProcessClock) -> DeadlinePruner:

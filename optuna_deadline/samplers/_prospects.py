@@ -13,7 +13,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline._optuna import constrained, constraints, constraints_so_far
-from optuna_deadline.allocation.database.opening import opened_table
+from optuna_deadline.allocation.database.opening import given_url, opened_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.forecasting.learning_curves import Curve
 from optuna_deadline.forecasting.reporting import prospects, step_before_all
@@ -52,7 +52,7 @@ class TableLook:
     """
 
     def __init__(self, storage: str | None = None) -> None:
-        self._table_url = storage
+        self._table_url = None if storage is None else given_url(storage)
 
     def __call__(self, study: Study, trials: Sequence[FrozenTrial]) -> Situation:
         """Three statements, whatever the number of trials."""

@@ -18,7 +18,7 @@ from optuna_deadline.errors import (
     UnsupportedStorage,
 )
 
-pytestmark = pytest.mark.nightly_but(r"deleted_study")  # the PostgreSQL twins
+pytestmark = pytest.mark.nightly_but(r"deleted_study|in_memory_has|stays")  # the PostgreSQL twins
 NAN, INF = math.nan, math.inf
 
 
@@ -46,6 +46,44 @@ def test_two_studies_in_memory_with_one_pruner() -> None:
     assert first._study_id == second._study_id
     assert reported(first, 1.0).should_prune() is False
     assert reported(second, 2.0).should_prune() is False
+
+
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite://"])
+def test_each_sql_storage_in_memory_has_a_table_of_its_own(url: str) -> None:
+    for deadline in ("1h", "2h"):
+        pruner = DeadlinePruner(deadline)
+        study = optuna.create_study(storage=url, study_name="same", pruner=pruner)
+        assert reported(study, 1.0).should_prune() is False
+
+
+@pytest.mark.parametrize("database", ["study.db", "file:study.db?uri=true"])
+def test_the_table_stays_beside_the_study_where_the_objective_changes_folders(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("first", "second"):
+        place, elsewhere = tmp_path / folder, tmp_path / folder / "trial"
+        elsewhere.mkdir(parents=True)
+        monkeypatch.chdir(place)
+        pruner = DeadlinePruner(f"{len(folder)}h")
+        study = optuna.create_study(
+            storage=f"sqlite:///{database}", study_name="same", pruner=pruner
+        )
+        trial = reported(study, 1.0)
+        monkeypatch.chdir(elsewhere)
+        assert trial.should_prune() is False
+        assert not list(elsewhere.iterdir())
+        assert (place / "study.db").exists()
+
+
+def test_a_named_table_stays_where_the_pruner_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = optuna.create_study(pruner=DeadlinePruner("1h", storage="sqlite:///table.db"))
+    (tmp_path / "trial").mkdir()
+    monkeypatch.chdir(tmp_path / "trial")
+    assert reported(study, 1.0).should_prune() is False
+    assert (tmp_path / "table.db").exists()
 
 
 def test_journal_needs_table_and_works_with_it(tmp_path: Path, empty_url: str) -> None:

@@ -57,13 +57,34 @@ def storage_at(url: str, *, cached: bool = True) -> BaseStorage:
     return get_storage(storage) if cached else storage
 
 
+def absolute(url: str | URL) -> URL:
+    """A URL, with the whole path of a SQLite file: ``os.chdir`` does not change what it names."""
+    url = make_url(url)
+    if url.get_backend_name() == "sqlite" and (name := _path_in(url)) is not None:
+        url = url.set(database=os.path.abspath(name))
+    return url
+
+
+def file_of(engine: sa.Engine) -> str | None:
+    """The whole path of the file that an engine of SQLite has open; None for one in memory."""
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("PRAGMA database_list").all()
+    return next((file for _, name, file in found if name == "main" and file), None)
+
+
+def _path_in(url: URL) -> str | None:
+    """The path that a URL of SQLite has; None for one in memory, and for a URI of SQLite."""
+    name = url.database or ":memory:"
+    return None if name.startswith((":memory:", "file:")) else name
+
+
 def limit(storage: RDBStorage) -> None:
     """Let connections of Optuna's storage have the limits of this package.
 
     On PostgreSQL, it connects again.
     """
     if storage.engine.dialect.name != "postgresql":
-        _check_connections(storage.engine)
+        _check_connections(storage.engine, begun=True)
         return
     options = _options(storage.engine.url, storage.engine_kwargs)
     if options == storage.engine_kwargs:
@@ -112,26 +133,31 @@ def _options(url: URL, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**ours, **given, "connect_args": {**limits, **given.get("connect_args", {})}}
 
 
-def _check_connections(engine: sa.Engine) -> sa.Engine:
-    """Let an engine notice at little cost that a connection of its pool is of no use."""
+def _check_connections(engine: sa.Engine, *, begun: bool = False) -> sa.Engine:
+    """Let an engine notice at little cost that a connection of its pool is of no use.
+
+    Args:
+        engine: The engine.
+        begun: Whether it was used before, when Python may have been in another folder.
+    """
     if engine.dialect.name == "postgresql":
         _ping_if_readable(engine)
     elif engine.dialect.name == "sqlite":
-        _refuse_deleted_file(engine)
+        _refuse_deleted_file(engine, begun)
     return engine
 
 
-def _refuse_deleted_file(engine: sa.Engine) -> None:
+def _refuse_deleted_file(engine: sa.Engine, begun: bool) -> None:
     """Raise an error for a file that was deleted, and connect again to one that was replaced.
 
     SQLite would go on in the file without a name on old connections, and on new ones make an
     empty file.
     """
-    name = engine.url.database or ":memory:"
-    if name.startswith((":memory:", "file:")) or engine in _CHECKED:
+    name = _path_in(engine.url)
+    if name is None or engine in _CHECKED:
         return
     _CHECKED.add(engine)
-    path, seen = os.path.abspath(name), False
+    path, seen = (file_of(engine) if begun else None) or os.path.abspath(name), False
 
     def look() -> tuple[int, int] | None:
         nonlocal seen

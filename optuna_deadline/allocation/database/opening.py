@@ -17,18 +17,33 @@ from sqlalchemy.engine import URL, make_url
 from optuna_deadline._optuna import behind_cache, storage_of
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.creation import create_or_check
-from optuna_deadline.allocation.database.engine import create, limit
+from optuna_deadline.allocation.database.engine import absolute, create, file_of, limit
 from optuna_deadline.errors import UnsupportedStorage
 
 if TYPE_CHECKING:
     from optuna.study import Study
 
 _databases: dict[str, Database] = {}
-_in_memory: weakref.WeakKeyDictionary[BaseStorage, str] = weakref.WeakKeyDictionary()
+_beside: weakref.WeakKeyDictionary[BaseStorage, URL] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def table_url(study: Study, storage: str | None = None) -> URL:
+def given_url(storage: str | URL) -> URL:
+    """The URL of ``storage=``, which stays the same wherever Python goes later.
+
+    Raises:
+        UnsupportedStorage: It is not a URL.
+    """
+    try:
+        return absolute(storage)
+    except sa.exc.ArgumentError:
+        raise UnsupportedStorage(
+            "storage= is not a database URL: write one such as sqlite:///table.db or "
+            "postgresql://user@host/database."
+        ) from None
+
+
+def table_url(study: Study, storage: str | URL | None = None) -> URL:
     """The database with the table of ``study``.
 
     Args:
@@ -39,31 +54,40 @@ def table_url(study: Study, storage: str | None = None) -> URL:
         UnsupportedStorage: The storage has no usable database, and ``storage`` is not given.
     """
     if storage is not None:
-        try:
-            return make_url(storage)
-        except sa.exc.ArgumentError:
-            raise UnsupportedStorage(
-                "storage= is not a database URL: write one such as sqlite:///table.db or "
-                "postgresql://user@host/database."
-            ) from None
+        return given_url(storage)
     backend = behind_cache(storage_of(study))
-    if isinstance(backend, RDBStorage):
+    if isinstance(backend, RDBStorage) and backend.engine.dialect.name != "sqlite":
         return backend.engine.url
-    if isinstance(backend, InMemoryStorage):
-        # A separate file per process: one connection shared by threads would serialise them.
+    if isinstance(backend, (RDBStorage, InMemoryStorage)):
         with _lock:
-            if backend not in _in_memory:
-                folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
-                weakref.finalize(backend, folder.cleanup)
-                _in_memory[backend] = f"sqlite:///{Path(folder.name) / 'table.db'}"
-            return make_url(_in_memory[backend])
+            if backend not in _beside:
+                _beside[backend] = _own_file(backend) or _new_file(backend)
+            return _beside[backend]
     raise UnsupportedStorage(
         f"{type(backend).__name__} has no SQL database for the allocation table; use a SQLite or "
         "PostgreSQL storage, or name a database for the table with storage=URL."
     )
 
 
-def open_table(study: Study, storage: str | None = None) -> Database:
+def _own_file(backend: BaseStorage) -> URL | None:
+    """The file of a storage, whose URL may name it only in the folder that Python was in."""
+    if not isinstance(backend, RDBStorage) or (path := file_of(backend.engine)) is None:
+        return None
+    url = backend.engine.url
+    return url.set(database=Path(path).as_uri() if "uri" in url.query else path)
+
+
+def _new_file(backend: BaseStorage) -> URL:
+    """A file for a storage in memory, of this process.
+
+    One connection for all threads would let them wait for each other.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
+    weakref.finalize(backend, folder.cleanup)
+    return make_url(f"sqlite:///{Path(folder.name) / 'table.db'}")
+
+
+def open_table(study: Study, storage: str | URL | None = None) -> Database:
     """The database with the table of ``study``, opened at the first use.
 
     A storage on PostgreSQL connects again, with the limits of this package beside the arguments
@@ -90,7 +114,7 @@ def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> 
         UnsupportedStorage: The URL is neither SQLite nor PostgreSQL, or SQLite is too old.
         SchemaMismatch: Another version of the package created the tables.
     """
-    url = make_url(url)
+    url = absolute(url)
     key = url.render_as_string(hide_password=False)
     with _lock:
         if key not in _databases:
@@ -104,10 +128,10 @@ def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> 
         return _databases[key]
 
 
-def opened_table(study: Study, storage: str | None = None) -> Database | None:
+def opened_table(study: Study, storage: str | URL | None = None) -> Database | None:
     """The database with the table of ``study`` if this process already uses it."""
     own = storage_of(study)
-    if storage is None and isinstance(own, InMemoryStorage) and own not in _in_memory:
+    if storage is None and isinstance(own, InMemoryStorage) and own not in _beside:
         return None
     try:
         url = table_url(study, storage)
