@@ -66,7 +66,7 @@ def time_left(study: Study) -> float:
         study: A study with a deadline.
 
     Raises:
-        DeadlineError: The study has no deadline.
+        DeadlineError: The study has no deadline, or it had passed before this process began.
     """
     from optuna_deadline.allocation.database.opening import open_table
     from optuna_deadline.pruners import find_deadline_pruner

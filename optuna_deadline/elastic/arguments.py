@@ -168,3 +168,5 @@ def extend(study: Study, deadline: DeadlineLike, *, storage: str | None = None) 
         DeadlineError: The study has no deadline, or the new one has passed.
     """
     agreement.extend(open_table(study, storage), study, deadline)
+    if (pruner := find_deadline_pruner(study.pruner)) is not None:
+        pruner._read_again(study)

@@ -275,8 +275,7 @@ class DeadlinePruner(BasePruner):
             UnsupportedStorage: The storage is not SQL, and ``storage`` is not given.
             StudyGone: The study was deleted.
         """
-        with self._lock:
-            joined = id_of(study) in self._trackers.get(storage_of(study), {})
+        joined = self._joined(study) is not None
         try:
             tracker = self._tracker(study)
         except DeadlinePassed as error:
@@ -292,6 +291,16 @@ class DeadlinePruner(BasePruner):
         if left <= 0:
             raise _advised(study_terms.over(tracker.terms), study)
         raise _advised(study_terms.too_late(tracker.terms, left, quickest), study)
+
+    def _joined(self, study: Study) -> StudyTracker | None:
+        """The tracker of ``study`` if this process has one."""
+        with self._lock:
+            return self._trackers.get(storage_of(study), {}).get(id_of(study))
+
+    def _read_again(self, study: Study) -> None:
+        """Read the deadline that this process has moved."""
+        if (tracker := self._joined(study)) is not None:
+            tracker.refresh()
 
     def _terms(self, study: Study) -> Terms:
         """The study's terms as this process last read them; the first call stores them."""

@@ -12,7 +12,7 @@ def score(value: float, direction: str) -> float:
         value: A reported value.
         direction: "minimize", which negates the value, or "maximize".
     """
-    return value if direction == "maximize" else -value
+    return value if direction == "maximize" else 0.0 - value  # of 0, not -0
 
 
 class BestValue:

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from clocks import ahead
 
-from optuna_deadline import DeadlinePruner, best, out_of_time, time_left
+from optuna_deadline import DeadlinePruner, best, extend, out_of_time, time_left
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.study import agreement
@@ -112,6 +112,13 @@ def test_who_knows_no_deadline_is_told_how_to_give_one() -> None:
         time_left(study)
     agreement.fix(open_table(study), study, "1h")
     assert 3500 < time_left(study) <= 3600
+
+
+def test_the_time_left_follows_a_deadline_that_this_process_moves() -> None:
+    study = optuna.create_study(pruner=DeadlinePruner("1h"))
+    assert time_left(study) <= 3600
+    extend(study, "2h")
+    assert time_left(study) > 3600
 
 
 def test_it_sees_an_extension_by_another_process(storage_url: str, clock: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 import socket
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from optuna_deadline.errors import (
     UnsupportedStorage,
 )
 
-pytestmark = pytest.mark.nightly_but(r"deleted_study|in_memory_has|stays")  # the PostgreSQL twins
+# Not the twins on PostgreSQL.
+pytestmark = pytest.mark.nightly_but(r"deleted_study|in_memory_has|stays|made_again|is_gone")
 NAN, INF = math.nan, math.inf
 
 
@@ -84,6 +87,33 @@ def test_a_named_table_stays_where_the_pruner_was_made(
     monkeypatch.chdir(tmp_path / "trial")
     assert reported(study, 1.0).should_prune() is False
     assert (tmp_path / "table.db").exists()
+
+
+def test_a_file_that_was_deleted_and_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
+    for deadline in ("1h", "2h"):
+        (tmp_path / "study.db").unlink(missing_ok=True)
+        study = optuna.create_study(
+            storage=f"sqlite:///{tmp_path / 'study.db'}",
+            study_name="same",
+            pruner=DeadlinePruner(deadline),
+        )
+        assert reported(study, 1.0).should_prune() is False
+
+
+@pytest.mark.parametrize("url", [None, "sqlite:///study.db"])
+def test_a_study_that_is_gone_leaves_no_file_open(
+    url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        study = optuna.create_study(storage=url, pruner=DeadlinePruner("1h"))
+        assert reported(study, 1.0).should_prune() is False
+        del study
+        gc.collect()
+        opened.append(len(os.listdir("/dev/fd")))
+    assert opened[1] == opened[-1]
 
 
 def test_journal_needs_table_and_works_with_it(tmp_path: Path, empty_url: str) -> None:

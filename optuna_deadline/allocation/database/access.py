@@ -21,7 +21,7 @@ from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.allocation.database import limits
 from optuna_deadline.allocation.database.checked_columns import unknown_content
 from optuna_deadline.allocation.database.clock import ClockMonitor, uptime
-from optuna_deadline.allocation.database.engine import BEGIN
+from optuna_deadline.allocation.database.engine import BEGIN, file_identity
 from optuna_deadline.allocation.database.text import translated
 from optuna_deadline.allocation.database.transaction import Params, Scope, Transaction
 from optuna_deadline.allocation.rules import CLOCK_TOLERANCE
@@ -59,12 +59,14 @@ class Database:
         one_host: Whether it serves workers of one host only.
         tolerance: Seconds by which a lease may end later than a new one. One that ends later than
             that is from before the clock was set back.
+        file: Which file of SQLite it is; None for any other database.
         clock: Watches the database's clock.
         written: The events that this process has written.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
+        self.file = file_identity(engine.url)
         self.postgresql = engine.dialect.name == "postgresql"
         self.one_host = not self.postgresql
         self.tolerance = CLOCK_TOLERANCE

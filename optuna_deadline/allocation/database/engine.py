@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -37,7 +37,9 @@ BEGIN = {
     "sqlite": "BEGIN IMMEDIATE",
 }
 _ALONE = "optuna_deadline_alone"
-_CHECKED: WeakSet[sa.Engine] = WeakSet()  # those that refuse a deleted file
+FileIdentity: TypeAlias = tuple[int, int]
+_CHECKED: WeakSet[sa.Engine] = WeakSet()
+_PARENTS: list[sa.Pool] = []  # in a forked process; closed there, they would end in the parent
 _DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg2": _NETWORK,
     # Behind a pooler, the next transaction may get a session without the prepared statement.
@@ -70,6 +72,20 @@ def file_of(engine: sa.Engine) -> str | None:
     with engine.connect() as connection:
         found = connection.exec_driver_sql("PRAGMA database_list").all()
     return next((file for _, name, file in found if name == "main" and file), None)
+
+
+def file_identity(url: URL) -> FileIdentity | None:
+    """What differs once a file was replaced; None if there is no file, or no whole path."""
+    name = _path_in(url) if url.get_backend_name() == "sqlite" else None
+    try:
+        return None if name is None else _identity(name)
+    except OSError:
+        return None
+
+
+def _identity(path: str) -> FileIdentity:
+    file = os.stat(path)
+    return file.st_dev, file.st_ino
 
 
 def _path_in(url: URL) -> str | None:
@@ -140,11 +156,23 @@ def _check_connections(engine: sa.Engine, *, begun: bool = False) -> sa.Engine:
         engine: The engine.
         begun: Whether it was used before, when Python may have been in another folder.
     """
+    if engine in _CHECKED:
+        return engine
+    _CHECKED.add(engine)
     if engine.dialect.name == "postgresql":
         _ping_if_readable(engine)
     elif engine.dialect.name == "sqlite":
         _refuse_deleted_file(engine, begun)
     return engine
+
+
+def _connect_anew() -> None:
+    for engine in list(_CHECKED):
+        _PARENTS.append(engine.pool)
+        engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_connect_anew)
 
 
 def _refuse_deleted_file(engine: sa.Engine, begun: bool) -> None:
@@ -154,15 +182,14 @@ def _refuse_deleted_file(engine: sa.Engine, begun: bool) -> None:
     empty file.
     """
     name = _path_in(engine.url)
-    if name is None or engine in _CHECKED:
+    if name is None:
         return
-    _CHECKED.add(engine)
     path, seen = (file_of(engine) if begun else None) or os.path.abspath(name), False
 
-    def look() -> tuple[int, int] | None:
+    def look() -> FileIdentity | None:
         nonlocal seen
         try:
-            file = os.stat(path)
+            file = _identity(path)
         except (FileNotFoundError, NotADirectoryError):
             if seen:
                 raise sqlite3.OperationalError(f"the file {path} was deleted") from None
@@ -170,7 +197,7 @@ def _refuse_deleted_file(engine: sa.Engine, begun: bool) -> None:
         except OSError:  # SQLite says what is wrong
             return None
         seen = True
-        return file.st_dev, file.st_ino
+        return file
 
     @sa.event.listens_for(engine, "do_connect")
     def _look(*_: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 import threading
 import weakref
@@ -17,7 +19,13 @@ from sqlalchemy.engine import URL, make_url
 from optuna_deadline._optuna import behind_cache, storage_of
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.database.creation import create_or_check
-from optuna_deadline.allocation.database.engine import absolute, create, file_of, limit
+from optuna_deadline.allocation.database.engine import (
+    absolute,
+    create,
+    file_identity,
+    file_of,
+    limit,
+)
 from optuna_deadline.errors import UnsupportedStorage
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 
 _databases: dict[str, Database] = {}
 _beside: weakref.WeakKeyDictionary[BaseStorage, URL] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()  # the garbage collector may close a database while one is opened
 
 
 def given_url(storage: str | URL) -> URL:
@@ -62,6 +70,7 @@ def table_url(study: Study, storage: str | URL | None = None) -> URL:
         with _lock:
             if backend not in _beside:
                 _beside[backend] = _own_file(backend) or _new_file(backend)
+                weakref.finalize(backend, _close, _text(_beside[backend]))
             return _beside[backend]
     raise UnsupportedStorage(
         f"{type(backend).__name__} has no SQL database for the allocation table; use a SQLite or "
@@ -82,9 +91,22 @@ def _new_file(backend: BaseStorage) -> URL:
 
     One connection for all threads would let them wait for each other.
     """
-    folder = tempfile.TemporaryDirectory(prefix="optuna-deadline-")
-    weakref.finalize(backend, folder.cleanup)
-    return make_url(f"sqlite:///{Path(folder.name) / 'table.db'}")
+    folder, mine = tempfile.mkdtemp(prefix="optuna-deadline-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == mine:  # not in a forked process
+            shutil.rmtree(folder, ignore_errors=True)
+
+    weakref.finalize(backend, remove)  # after `_close`: the last one is called first
+    return make_url(f"sqlite:///{Path(folder) / 'table.db'}")
+
+
+def _close(key: str) -> None:
+    """Close a database of SQLite if no storage of this process is left that has its file."""
+    with _lock:
+        database = _databases.get(key)
+        if database is not None and key not in map(_text, _beside.values()):
+            disconnect(database)
 
 
 def open_table(study: Study, storage: str | URL | None = None) -> Database:
@@ -115,17 +137,17 @@ def connect(url: str | URL, given: Mapping[str, Any] = MappingProxyType({})) -> 
         SchemaMismatch: Another version of the package created the tables.
     """
     url = absolute(url)
-    key = url.render_as_string(hide_password=False)
     with _lock:
-        if key not in _databases:
+        known = _opened(url)
+        if known is None:
             engine = create(url, given)
             try:
                 create_or_check(engine)
             except BaseException:
                 engine.dispose()
                 raise
-            _databases[key] = Database(engine)
-        return _databases[key]
+            known = _databases[_text(url)] = Database(engine)
+        return known
 
 
 def opened_table(study: Study, storage: str | URL | None = None) -> Database | None:
@@ -138,7 +160,20 @@ def opened_table(study: Study, storage: str | URL | None = None) -> Database | N
     except UnsupportedStorage:
         return None
     with _lock:
-        return _databases.get(url.render_as_string(hide_password=False))
+        return _opened(url)
+
+
+def _opened(url: URL) -> Database | None:
+    """The open database of a URL; one whose file was replaced is closed."""
+    database = _databases.get(_text(url))
+    if database is not None and file_identity(url) not in (None, database.file):
+        disconnect(database)
+        return None
+    return database
+
+
+def _text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
 
 
 def disconnect(database: Database) -> None:
