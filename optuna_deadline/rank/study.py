@@ -10,6 +10,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from optuna_deadline.rank.link import Link
+from optuna_deadline.rank.storage import RankStorage
 
 _READ = frozenset({
     "study_name", "user_attrs", "metric_names", "best_trial", "best_value", "best_params",
@@ -74,6 +75,14 @@ class RankStudy:
         """Let no new trial start, in any worker; those that have started go on to their ends."""
         if self._rank == 0:
             self._link.request("study.stop")
+
+    @property
+    def _storage(self) -> RankStorage:
+        return RankStorage(self._link, self._rank)
+
+    @property
+    def _study_id(self) -> int:
+        return int(self._link.request("study.id"))
 
     def _is_multi_objective(self) -> bool:
         """Callbacks of Optuna's integrations ask this."""

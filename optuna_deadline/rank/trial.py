@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from optuna.distributions import BaseDistribution, CategoricalChoiceType
-from optuna.trial import BaseTrial
+from optuna.trial import Trial
 
 from optuna_deadline._crashpoints import crashpoint
 from optuna_deadline.checkpoints.files import checksum, write_checked
@@ -36,6 +36,7 @@ from optuna_deadline.rank.messages import (
     StaysWarm,
     checked_step,
 )
+from optuna_deadline.rank.storage import RankStorage
 from optuna_deadline.rank.study import RankStudy
 from optuna_deadline.segments import SegmentEnd
 
@@ -255,7 +256,7 @@ class RankSegment(FolderCheckpoints):
         raise SegmentEnd(directive or self._link.newest)
 
 
-class RankTrial(BaseTrial):
+class RankTrial(Trial):
     """An Optuna trial that sends all calls to the worker.
 
     Each rank calls for itself and gets the same answer, since the trial is one.
@@ -380,9 +381,18 @@ class RankTrial(BaseTrial):
         return dict(self._link.request("system_attrs"))
 
     @property
-    def study(self) -> RankStudy:
+    def study(self) -> RankStudy:  # type: ignore[override]
         """The part of the study that an objective may use."""
         return RankStudy(self._link, self._segment.rank)
+
+    @property
+    def storage(self) -> RankStorage:  # type: ignore[override]
+        """The part of the storage that helpers of Optuna use."""
+        return RankStorage(self._link, self._segment.rank)
+
+    @property
+    def _trial_id(self) -> int:  # type: ignore[override]
+        return int(self._link.request("trial_id"))
 
     @property
     def relative_params(self) -> dict[str, Any]:
@@ -415,8 +425,12 @@ class RankTrial(BaseTrial):
         """As in Optuna."""
         return self._number
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> RankTrial:
+    def __copy__(self) -> RankTrial:
         """The trial itself: it has no state of its own."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RankTrial:
+        """The trial itself, too."""
         return self
 
     def __reduce__(self) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
 
-from optuna_deadline._optuna import id_of_trial, storage_of
+from optuna_deadline._optuna import id_of, id_of_trial, storage_of
 from optuna_deadline.planning.optuna_storage import stop_opening
 from optuna_deadline.rank.encoding import packed
 
@@ -33,9 +33,14 @@ def requestable(trial: Trial, method: str) -> Callable[..., Any] | None:
         return partial(_attribute, trial, method)
     if study_method != method and study_method in _OF_STUDY:
         return partial(_attribute, study, study_method)
+    storage, trial_id, study_id = storage_of(study), id_of_trial(trial), id_of(study)
     others: dict[str, Callable[..., Any]] = {
-        "system_attrs": lambda: storage_of(study).get_trial(id_of_trial(trial)).system_attrs,
-        "set_system_attr": partial(storage_of(study).set_trial_system_attr, id_of_trial(trial)),
+        "trial_id": lambda: trial_id,
+        "system_attrs": lambda: storage.get_trial(trial_id).system_attrs,
+        "set_system_attr": partial(storage.set_trial_system_attr, trial_id),
+        "study.id": lambda: study_id,
+        "study.system_attrs": partial(storage.get_study_system_attrs, study_id),
+        "study.set_system_attr": partial(storage.set_study_system_attr, study_id),
         "study.get_trials": partial(_part_of_trials, study),
         "study.stop": partial(stop_opening, study),
     }

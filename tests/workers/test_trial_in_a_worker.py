@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import optuna
 import pytest
+from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
 from optuna.trial import TrialState
 
 from optuna_deadline.directives import KEEP
@@ -127,21 +128,43 @@ def test_what_an_objective_reads_of_its_trial_is_what_optuna_says(
     callback = getattr(optuna.storages, "RetryHeartbeatStaleTrialCallback", None)  # from 4.9
     callback = callback or optuna.storages.RetryFailedTrialCallback
     assert callback.retried_trial_number(trial) == 7
-    assert copy.deepcopy({"trial": trial})["trial"] is trial
+    assert copy.deepcopy({"trial": trial})["trial"] is trial is copy.copy(trial)
     assert copy.deepcopy(trial.study).study_name == study.study_name
+
+
+def test_helpers_of_optuna_keep_what_belongs_to_the_trial(
+    study: optuna.Study, tmp_path: Path
+) -> None:
+    trial = in_a_worker(study.ask(), tmp_path)
+    (tmp_path / "model.txt").write_text("weights")
+    store = FileSystemArtifactStore(str(tmp_path))
+    artifact = upload_artifact(
+        artifact_store=store, file_path=str(tmp_path / "model.txt"), study_or_trial=trial
+    )
+    dashboard = pytest.importorskip("optuna_dashboard")
+    dashboard.save_note(trial, "A small network.")
+    dashboard.save_note(trial, "A larger network.")
+    frozen = study.trials[trial.number]
+    [kept] = get_all_artifact_meta(frozen, storage=study._storage)
+    assert (kept.artifact_id, kept.filename) == (artifact, "model.txt")
+    notes = study._storage.get_study_system_attrs(study._study_id).values()
+    assert "A larger network." in notes and "A small network." not in notes
 
 
 def test_what_the_pipe_cannot_give_is_refused_in_one_sentence(
     study: optuna.Study, tmp_path: Path
 ) -> None:
     trial = in_a_worker(study.ask(), tmp_path)
-    for name in ("storage", "_trial_id", "no_such_thing"):
-        assert not hasattr(trial, name)
-        with pytest.raises(AttributeError, match=rf"has no '{name}', since only.*trial.study or"):
-            getattr(trial, name)
-    for name in ("optimize", "ask", "tell", "_storage", "sampler", "pruner", "add_trial"):
+    assert not hasattr(trial, "no_such_thing")
+    with pytest.raises(AttributeError, match=r"no .no_such_thing., since only.*trial.study or"):
+        _ = trial.no_such_thing
+    for name in ("optimize", "ask", "tell", "sampler", "pruner", "add_trial"):
         with pytest.raises(AttributeError, match=rf"has no '{name}', since only.*load_study"):
             getattr(trial.study, name)
+    with pytest.raises(AttributeError, match=r"has no 'get_trial', since only.*load_study"):
+        _ = trial.storage.get_trial
+    with pytest.raises(ValueError, match="of this trial and of its study alone"):
+        trial.storage.set_trial_system_attr(trial._trial_id - 1, "a", 1)
     with pytest.raises(TypeError, match="A trial in a worker stays in its process"):
         pickle.dumps(trial)
     for value in (None, "abc", [1.0]):
@@ -162,8 +185,12 @@ def test_what_the_pipe_cannot_give_is_refused_in_one_sentence(
 def test_only_the_first_rank_writes(study: optuna.Study, tmp_path: Path) -> None:
     second = in_a_worker(study.ask(), tmp_path, rank=1)
     second.set_system_attr("a", 1)
+    second.storage.set_trial_system_attr(second._trial_id, "a", 1)
+    second.storage.set_study_system_attr(second.study._study_id, "a", 1)
     second.study.set_user_attr("a", 1)
     second.study.enqueue_trial({"x": 0.75})
     second.study.stop()
-    assert second.system_attrs.get("a") is None and "a" not in study.user_attrs
+    assert second.storage.get_trial_system_attrs(second._trial_id).get("a") is None
+    assert second.storage.get_study_system_attrs(second.study._study_id).get("a") is None
+    assert "a" not in study.user_attrs
     assert may_open(study) and not study.get_trials(states=(TrialState.WAITING,))
