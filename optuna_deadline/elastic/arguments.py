@@ -12,10 +12,10 @@ from pathlib import Path
 from optuna.study import Study
 
 from optuna_deadline.allocation.database.access import Database
-from optuna_deadline.allocation.database.opening import open_table
+from optuna_deadline.allocation.database.opening import is_of_one_thread, open_table
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.storage import library_name, place_of
-from optuna_deadline.errors import DeadlineError, DeadlinePassed, argument
+from optuna_deadline.errors import DeadlineError, DeadlinePassed, UnsupportedStorage, argument
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.pruners import find_deadline_pruner
 from optuna_deadline.rank.fork_server import ForkServer
@@ -50,11 +50,17 @@ def agree(
 
     Raises:
         DeadlineConflict: Another value is stored.
+        UnsupportedStorage: Threads do not share the study's storage.
         DeadlineError: The study has no deadline, or an argument is invalid.
     """
     if not isinstance(study, Study):
         raise DeadlineError(
             f"{study!r} is not a study: pass optuna.create_study(...) or optuna.load_study(...)."
+        )
+    if is_of_one_thread(study):
+        raise UnsupportedStorage(
+            "A SQLite database in memory is another one for each thread: create the study without "
+            "storage=, or with a file, as in storage='sqlite:///study.db'."
         )
     database, given = open_table(study, storage), given or Given()
     if deadline is not None:

@@ -15,6 +15,7 @@ import optuna_deadline
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.cli import app
 from optuna_deadline.elastic import prepare
+from optuna_deadline.elastic.arguments import agree
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.options import WorkerOptions
 from optuna_deadline.study import agreement
@@ -167,6 +168,13 @@ def test_more_slots_for_a_trial_than_there_are_limit_nothing(
     assert caplog.messages == [
         "max_slots is 64 and there are 2 slots here: it has no effect until other workers join."
     ]
+
+
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite://"])
+def test_sql_in_memory_is_refused(url: str) -> None:
+    study = optuna.create_study(storage=url)
+    with pytest.raises(DeadlineError, match=r"create the study without storage=, or with a file"):
+        agree(study, "1h")
 
 
 def test_several_objectives_are_refused() -> None:

@@ -78,6 +78,13 @@ def table_url(study: Study, storage: str | URL | None = None) -> URL:
     )
 
 
+def is_of_one_thread(study: Study) -> bool:
+    """Whether the study's storage is SQL in memory, of which each thread has another one."""
+    backend = behind_cache(storage_of(study))
+    in_sqlite = isinstance(backend, RDBStorage) and backend.engine.dialect.name == "sqlite"
+    return in_sqlite and _own_file(backend) is None
+
+
 def _own_file(backend: BaseStorage) -> URL | None:
     """The file of a storage, whose URL may name it only in the folder that Python was in."""
     if not isinstance(backend, RDBStorage) or (path := file_of(backend.engine)) is None:
