@@ -53,7 +53,7 @@ def clean(
     table, terms = table_of(found)
     in_hand, known = CheckpointAvailability(table, host_name()), known_feasibility(found)
     best = kept_checkpoint(find_winner(table, terms.direction, in_hand, feasibility=known))
-    if best is None:
+    if best is None and table.checkpoints():
         raise DeadlineError(
             f"The best checkpoint of {study} cannot be read here, so nothing is deleted: run this "
             "where its checkpoints are."
@@ -77,10 +77,8 @@ def clean(
                     with suppress(FileNotFoundError):
                         freed, files = freed + size(location), files + 1
                         remove(location)
-    print(
-        f"{study}: deleted {format_count(files, 'file')} ({decimal(freed)}); "
-        f"the best model is {best}."
-    )
+    kept = "no trial has saved a checkpoint" if best is None else f"the best model is {best}"
+    print(f"{study}: deleted {format_count(files, 'file')} ({decimal(freed)}); {kept}.")
     deletion.warn(study)
     events, workers = table.fold()
     if events:

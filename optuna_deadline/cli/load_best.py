@@ -40,7 +40,8 @@ def load_best(
         winner = find_winner(table, terms.direction, in_hand, feasibility=known)
     best = winner or find_best(found)
     if best is None:
-        raise DeadlineError(f"No trial of {study} has reported yet; try again later.")
+        later = "and it has ended" if table.orders("").settled else "so try again later"
+        raise DeadlineError(f"No trial of {study} has reported a value, {later}.")
     saved = None if winner is None else winner.checkpoint
     away = None if saved is None else in_hand.remote_origin(saved)
     if to is not None:

@@ -40,6 +40,7 @@ def plain_view(history: History) -> View:
         deadline=datetime.fromtimestamp(history.deadline, timezone.utc).astimezone(),
         duration=history.deadline - history.started,
         direction=history.direction,
+        ended=history.settled is not None,
         gate_open=history.time_left > 0 and all(event.kind != "gate" for event in history.events),
         best_value=best.value if best else None,
         best_trial=best.number if best else None,

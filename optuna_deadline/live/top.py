@@ -162,12 +162,13 @@ def _time(view: View) -> RenderableType:
     over = view.time_left <= 0
     done = min(max(view.duration - view.time_left, 0.0), view.duration)
     left = "deadline reached" if over else f"{_left(view)} left"
+    left = "ended, deadline" if view.ended and not over else f"{left},"
     until = view.deadline.strftime("%H:%M:%S")
     bar = ProgressBar(total=view.duration or 1.0, completed=done)
     grid.add_row(
         Text(view.study, style="bold"),
         bar,
-        Text(f"{left}, {until}", style="bold red" if over or view.time_left < 10 else "bold"),
+        Text(f"{left} {until}", style="bold red" if over or view.time_left < 10 else "bold"),
     )
     return grid
 

@@ -53,6 +53,7 @@ class View:
     duration: float  #: seconds from start to deadline
     direction: str = "maximize"
     gate_open: bool = True
+    ended: bool = False  #: before the deadline, or at it
     best_value: float | None = None
     best_trial: int | None = None
     best_step: int | None = None

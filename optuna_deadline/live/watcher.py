@@ -86,6 +86,7 @@ class StudyWatcher:
             deadline=datetime.fromtimestamp(orders.deadline, timezone.utc).astimezone(),
             duration=orders.deadline - orders.started,
             direction=self._terms.direction,
+            ended=orders.settled,
             gate_open=orders.gate_open and not orders.settled and now < orders.end,
             best_value=best.value if best else None,
             best_trial=best.number if best else None,

@@ -82,6 +82,11 @@ def test_a_study_without_trials_renders() -> None:
     assert "none yet" in text and "deadline reached" in text
 
 
+def test_a_study_that_has_ended_before_its_deadline_has_no_time_left() -> None:
+    text = "\n".join(_printed(replace(VIEW, time_left=60.0, ended=True)))
+    assert "ended, deadline" in text and "left" not in text
+
+
 def test_words_in_brackets_are_printed_as_they_are() -> None:
     view = replace(VIEW, study="[red]x", decisions=(Decision(1.0, "trial [3] [/]"),))
     text = "\n".join(_printed(view))

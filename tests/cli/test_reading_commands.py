@@ -272,7 +272,8 @@ def test_of_a_plain_study_the_best_report_is_told_and_that_no_checkpoint_is_kept
 
     asked = ("load-best", "p", "--storage", sqlite_url)
     agreement.fix(open_table(study), study, "1h")
-    assert "No trial of p has reported yet" in run(*asked, code=2)
+    assert "No trial of p has reported a value, so try again later" in run(*asked, code=2)
+    assert "deleted 0 files (0 bytes); no trial has saved a checkpoint" in run("clean", *asked[1:])
     study.optimize(objective, n_trials=3)
     assert read(*asked) == {
         "trial": study.best_trial.number,
