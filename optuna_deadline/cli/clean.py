@@ -82,4 +82,5 @@ def clean(
     deletion.warn(study)
     events, workers = table.fold()
     if events:
-        print(f"{study}: {events} events are folded into one, and {workers} workers forgotten.")
+        folded, gone = format_count(events, "event"), format_count(workers, "worker")
+        print(f"{study}: {folded} folded into one, {gone} forgotten.")

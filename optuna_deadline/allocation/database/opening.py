@@ -109,11 +109,19 @@ def _new_file(backend: BaseStorage) -> URL:
 
 
 def _close(key: str) -> None:
-    """Close a database of SQLite if no storage of this process is left that has its file."""
-    with _lock:
+    """Close a database of SQLite if no storage of this process is left that has its file.
+
+    The garbage collector calls it in any thread, which must not wait for another one: then the
+    database stays open.
+    """
+    if not _lock.acquire(blocking=False):
+        return
+    try:
         database = _databases.get(key)
         if database is not None and key not in map(_text, _beside.values()):
             disconnect(database)
+    finally:
+        _lock.release()
 
 
 def open_table(study: Study, storage: str | URL | None = None) -> Database:
