@@ -16,6 +16,7 @@ from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDeci
 from optuna_deadline_torch.decisions import leave_if_diverged
 from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import direction_of, known_direction, warn_of_minimized_score
+from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import can_be_dealt
 from optuna_deadline_torch.ranks import TermFlag, serve_store
 from transformers import (
@@ -75,6 +76,9 @@ class DeadlineCallback(TrainerCallback):
             value that contradicts the study is refused.
         save_every: Seconds between safety checkpoints, under a worker. Each best value and each
             pause is saved anyway.
+        check: Whether the study's first trial is checked before its first step, as by
+            ``optuna-deadline check``: the result is printed and stored in the trial's attribute
+            ``optuna_deadline:check``, and a trial that a second slot changes stays on one.
         fit: A name, needed where the objective trains several models one after the other, such as
             ``"fold-1"``. A training that has ended then loads its last model and trains no step.
 
@@ -100,11 +104,14 @@ class DeadlineCallback(TrainerCallback):
         *,
         mode: Literal["min", "max"] | None = None,
         save_every: float = 60.0,
+        check: bool = False,
         fit: str | None = None,
     ) -> None:
         self.trial = trial
         self.monitor = monitor if monitor.startswith("eval_") else f"eval_{monitor}"
         self.segment = begin_fit(trial, fit, first=1)
+        if check and not self.segment.record.first_step:  # the first fit
+            check_first(trial, self.segment)
         self._resumed: Path | None = None  # the folder that `train` resumes from
         self._value: float | None = None
         self._reported = 0  # the number of the last report

@@ -21,8 +21,9 @@ from optuna_deadline.plain_data import read_plain
 Reader = Callable[[bytes], Any]
 _HEAD = 64  # bytes that show a packed folder
 _NUMBERS = "biufc"  # kinds of arrays
-#: Paths of values that do not belong to the training: times, and what the log has been told.
-_BESIDE = re.compile(r"(runtime|_per_second|/told)(/|$)")
+#: Paths of values that do not belong to the training: times, what was computed by all slots, and
+#: what the log has been told.
+_BESIDE = re.compile(r"(runtime|_per_second|/total_flos|/told)(/|$)")
 _NO_STATE = ("rng_state", "training_args")  # of Trainer: seeded anew, and not trained
 
 

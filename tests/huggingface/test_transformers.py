@@ -463,6 +463,15 @@ def test_hyperparameter_search_takes_pruner_and_sampler(tmp_path: Path) -> None:
     assert found.hyperparameters == study.best_params
 
 
+@pytest.mark.slow
+def test_the_first_trial_is_checked_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIONS", json.dumps({"check": True, "optim": "sgd"}))
+    found = run_worker(tmp_path / "s", {0: 1}, monkeypatch)["attributes"]["optuna_deadline:check"]
+    assert found and all(words.startswith("exact") for words in found.values()), found
+
+
 def run_worker(
     folder: Path, sizes: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
@@ -481,6 +490,7 @@ def run_worker(
         "rows": rows,
         "weights": torch.load(folder / "final.pt", weights_only=True),
         "values": trial.intermediate_values,
+        "attributes": trial.user_attrs,
         "left": [one.name for one in folder.rglob("*.tmp")],
     }
 

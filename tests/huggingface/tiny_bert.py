@@ -82,7 +82,9 @@ def train(
     trial: Any, folder: Path, *, monitor: str = "eval_loss", **options: Any
 ) -> tuple[torch.Tensor, float]:
     """Train in a segment; the weights at the end, and the value."""
-    deadline = DeadlineCallback(trial, monitor, fit=options.pop("fit", None))
+    deadline = DeadlineCallback(
+        trial, monitor, fit=options.pop("fit", None), check=options.pop("check", False)
+    )
     make = partial(make_model, options.pop("dropout", 0.2), options.pop("double", False))
     data, validation = options.pop("data", Sums), options.pop("validation", 64)
     callbacks: list[Any] = [deadline, *options.pop("callbacks", [])]
