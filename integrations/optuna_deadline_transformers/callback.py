@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import optuna
 import torch
-from optuna_deadline_torch.consensus import Consensus, ReplicatedState, StepDecision
-from optuna_deadline_torch.decisions import leave_if_diverged
 from optuna_deadline_torch.differences import warn_of_differences
 from optuna_deadline_torch.direction import direction_of, known_direction, warn_of_minimized_score
 from optuna_deadline_torch.first_trial import check_first
 from optuna_deadline_torch.loaders import can_be_dealt
-from optuna_deadline_torch.ranks import TermFlag, serve_store
+from optuna_deadline_torch.ranks import serve_store
 from transformers import (
     Trainer,
     TrainerCallback,
@@ -32,18 +28,16 @@ from transformers.utils.logging import disable_progress_bar
 
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.callers import running
-from optuna_deadline.checkpoints.folders import working_folder
-from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.fits import begin_fit
 from optuna_deadline.module_values import refuse_unsaved
 from optuna_deadline.values.scores import BestValue
+from optuna_deadline_transformers.controller import TrainerController
 from optuna_deadline_transformers.draws import SeededTraining
 from optuna_deadline_transformers.evaluation import evaluate_alone, seed_evaluations
 from optuna_deadline_transformers.losses import divides_by_itself, share_losses
 from optuna_deadline_transformers.others import Others
 from optuna_deadline_transformers.reports import ReportAxis
-from optuna_deadline_transformers.room import DiskRoom
 from optuna_deadline_transformers.runs import continue_runs, note_runs
 from optuna_deadline_transformers.slots import (
     StepBatch,
@@ -118,7 +112,7 @@ class DeadlineCallback(TrainerCallback):
         self._missed: list[str] = []  # metrics of an evaluation that had none to report
         self._axis: ReportAxis | None = None  # while it trains
         self._over = False  # whether a training has ended
-        self._adapted = self._stays = False
+        self._adapted = False
         self._batch = StepBatch(1, 1)
         self._elastic = self.segment.elastic
         if trial.number == 0 and self.segment.rank == 0 and self.segment.resume is None:
@@ -130,13 +124,7 @@ class DeadlineCallback(TrainerCallback):
         if self.segment.world_size > 1 and not torch.cuda.is_available():
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # else it sees one process
         self._best = BestValue(direction_of(trial, self.segment, mode))
-        self._term = TermFlag()
-        self._consensus = Consensus(self.segment.rank, self.segment.world_size)
-        self._room = DiskRoom(self.segment.folder)
-        self._save_every, self._saved_at = save_every, time.monotonic()
-        self._decision: StepDecision | None = None  # whose checkpoint the trainer will write
-        self._saved_value: float | None = None  # of that checkpoint
-        self._output: Any = None  # the user's folder, while the trainer writes to another one
+        self._controller = TrainerController(self.segment, save_every)
 
     # ---- for the objective
 
@@ -260,17 +248,16 @@ class DeadlineCallback(TrainerCallback):
         trainer = running(Trainer)
         assert trainer is not None
         self._others = Others(
-            self, trainer, self._resumed, model, optimizer, loader, self._consensus
+            self, trainer, self._resumed, model, optimizer, loader, self._controller.consensus
         )
-        self._term.install()
-        self._consensus.connect()
+        self._controller.connect()
         self._share(trainer, loader, model)
         own = self._others.generators
         self._seeds = SeededTraining(args.seed, self.segment.rank, loader, own)
         seed_evaluations(trainer, partial(self._seeds.begin_evaluation, state))
         self.segment.horizon(axis.last)
         self.segment.progress(axis.position(state))
-        self._saved_at = time.monotonic()
+        self._controller.begin(self._seeds, self._others)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
@@ -290,8 +277,7 @@ class DeadlineCallback(TrainerCallback):
             return
         self._others.begin_step()
         self._seeds.begin_step(state)
-        if self._decision is not None:
-            self._decision, args.output_dir = None, self._output
+        self._controller.forget(args)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
@@ -301,8 +287,7 @@ class DeadlineCallback(TrainerCallback):
             return
         self.segment.progress(self._axis.position(state))
         if not control.should_evaluate and not self._axis.ends_epoch(state):
-            due = time.monotonic() - self._saved_at >= self._save_every
-            self._agree(args, control, save=due, **also)
+            self._agree(args, control, save=self._controller.checkpoint_due, **also)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
@@ -345,7 +330,7 @@ class DeadlineCallback(TrainerCallback):
         self._value = value = float(metrics[self.monitor])
         if self._elastic:
             self.segment.regime(regime_of(args, self._batch))
-            self._leave_if_diverged(**also)
+            self._controller.leave_if_diverged(**also)
         self.segment.report(self.trial, value, number)
         if self._elastic:
             self._agree(args, control, save=self._best.improved(value), value=value, **also)
@@ -358,26 +343,8 @@ class DeadlineCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
     ) -> None:
         """Publish the checkpoint that this callback has asked for, and leave if it has to."""
-        if not self._elastic or self._decision is None:
-            return
-        decision, self._decision = self._decision, None
-        folder, args.output_dir = self._working_folder(), self._output
-        others = self._others.state(float(state.epoch or 0.0))
-        self._consensus.barrier()  # each rank has written its random numbers
-        if control.should_epoch_stop and not control.should_training_stop:
-            self._seeds.end_epoch(state)  # by another callback, after this one
-        if self._seeds.lost_place:
-            decision = self._staying(decision)
-        if self.segment.rank == 0:
-            written = folder / f"checkpoint-{state.global_step}"
-            self._room.note_size(written)
-            self._others.write(others, written)
-            self._publish(written)
-            shutil.rmtree(folder, ignore_errors=True)
-        self._consensus.barrier()
-        self._saved_at = time.monotonic()
-        if decision.directive.leave and not control.should_training_stop:
-            self.segment.leave(decision.directive)
+        if self._elastic:
+            self._controller.written(args, state, control)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **also: Any
@@ -390,6 +357,9 @@ class DeadlineCallback(TrainerCallback):
 
     # ---- internal
 
+    def _agree(self, *args: Any, **kwargs: Any) -> None:
+        self._controller.agree(*args, step=self._reported, **kwargs)
+
     def _save_last(self, state: TrainerState) -> None:
         """Save the model, and what was reported: an ended training needs no more."""
         trainer = running(Trainer)
@@ -398,7 +368,7 @@ class DeadlineCallback(TrainerCallback):
             if self.segment.rank == 0:
                 trainer.save_model(str(folder), _internal_call=True)  # not to the hub
                 state.save_to_json(str(folder / TRAINER_STATE_NAME))
-        self._consensus.barrier()
+        self._controller.consensus.barrier()
 
     def _share(self, trainer: Trainer, loader: Any, model: Any) -> None:
         """Share the steps with other slots, and their losses."""
@@ -422,81 +392,6 @@ class DeadlineCallback(TrainerCallback):
             raise DeadlineError(
                 f"The evaluation has no metric {self.monitor!r}: it has {', '.join(self._missed)}."
             )
-
-    def _agree(
-        self,
-        args: TrainingArguments,
-        control: TrainerControl,
-        *,
-        save: bool,
-        value: float | None = None,
-        **also: Any,
-    ) -> None:
-        """Agree with the other ranks, and ask the trainer for a checkpoint if one is needed."""
-        decision = self._consensus.agree(
-            self.segment.newest(), terminated=self._term.raised, save=save
-        )
-        if self._seeds.lost_place:
-            decision = self._staying(decision)
-        if decision.directive.kind is Kind.STOP:
-            self._consensus.barrier()
-            self.segment.leave(decision.directive)
-        if decision.goes_on:
-            return
-        if value is None:
-            self._leave_if_diverged(**also)
-        if not self._has_room(value, **also):
-            if decision.directive.leave and not control.should_training_stop:
-                self.segment.leave(decision.directive)
-            return
-        self._decision, self._saved_value = decision, value
-        self._output, args.output_dir = args.output_dir, str(self._working_folder())
-        control.should_save = True
-
-    def _staying(self, decision: StepDecision) -> StepDecision:
-        """The decision for a trial that could not resume."""
-        if not self._stays:
-            self._stays = True
-            self.segment.keep_slots()
-            if self.segment.rank == 0:
-                _log.warning("The trial keeps its slots to its end: %s.", self._seeds.lost_place)
-        return decision.staying()
-
-    def _has_room(self, value: float | None, model: Any = None, **also: Any) -> bool:
-        """Whether the first rank's disk has room for a checkpoint; otherwise the worker says so.
-
-        Every rank calls it. Training goes on, and a later checkpoint is tried again.
-        """
-        error = self._consensus.gather(self._room.error(model))[0]
-        if error is None:
-            return True
-
-        def fail(_: Path) -> None:
-            raise error
-
-        self.segment.save(fail, step=self._reported, value=value)
-        self._saved_at = time.monotonic()
-        return False
-
-    def _working_folder(self) -> Path:
-        """Where the trainer writes its checkpoint: one folder for all ranks of this host."""
-        return working_folder(self.segment, "trainer")
-
-    def _publish(self, written: Path) -> None:
-        with self.segment.save_dir(step=self._reported, value=self._saved_value) as folder:
-            for file in written.iterdir():
-                shutil.move(file, folder / file.name)
-
-    def _leave_if_diverged(self, model: Any = None, optimizer: Any = None, **also: Any) -> None:
-        """Return to the last checkpoint, on one slot, if the ranks' models differ."""
-        if self.segment.world_size == 1 or model is None:
-            return
-        trained = ReplicatedState(
-            model.parameters(),
-            [] if optimizer is None else [optimizer],
-            "call the model that the trainer passes, in compute_loss too",
-        )
-        leave_if_diverged(self.segment, self._consensus, trained, self._consensus.barrier)
 
 
 def _second_training() -> DeadlineError:
