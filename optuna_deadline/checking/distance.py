@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -24,7 +25,8 @@ _NUMBERS = "biufc"  # kinds of arrays
 #: Paths of values that do not belong to the training: times, what was computed by all slots, and
 #: what the log has been told.
 _BESIDE = re.compile(r"(runtime|_per_second|/total_flos|/told)(/|$)")
-_NO_STATE = ("rng_state", "training_args")  # of Trainer: seeded anew, and not trained
+#: Files of Trainer that are seeded anew or not trained, and the one that CatBoost dates.
+_NO_STATE = ("rng_state", "training_args", "training.snapshot")
 
 
 def apart(one: Any, other: Any, *, of_files: bool = False) -> float:
@@ -107,7 +109,7 @@ def packed_distance(
         for name in dict.fromkeys(left.namelist() + right.namelist()):
             file = PurePosixPath(name).name
             stem = file.partition(".")[0]
-            if name.endswith("/") or stem.startswith(_NO_STATE):
+            if name.endswith("/") or file.startswith(_NO_STATE):
                 continue
             if name not in both:
                 found["unlike"].append(f"one of them has no {file}")
@@ -148,7 +150,38 @@ def _hdf5(data: bytes) -> Any:
     return found
 
 
+def _lightgbm(data: bytes) -> Any:
+    """The scores of random rows; the file has the seed of the segment, too."""
+    import lightgbm
+
+    text = data.decode()
+    booster = lightgbm.Booster(model_str=text)
+    ranges = re.search("^feature_infos=(.*)$", text, re.MULTILINE)
+    low, high = np.transpose([_range(one) for one in ranges[1].split()] if ranges else [])
+    rows = np.random.default_rng(0).uniform(low, high, size=(1000, len(low)))
+    return {"trees": booster.num_trees(), "scores": booster.predict(rows, raw_score=True)}
+
+
+def _range(info: str) -> tuple[float, float]:
+    """The values that a feature has in training, from ``[0:1.5]``, ``0:1:2`` or ``none``."""
+    values = [float(one) for one in info.strip("[]").split(":")] if info != "none" else [0.0]
+    return min(values), max(values)
+
+
+def _catboost(data: bytes) -> Any:
+    """The trees; what describes them has the time."""
+    from catboost import CatBoost
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.json")
+        CatBoost().load_model(blob=data).save_model(str(file), format="json")
+        found: dict[str, Any] = json.loads(file.read_text())
+    return {name: part for name, part in found.items() if name != "model_info"}
+
+
 _READERS: dict[str, Reader] = {
+    ".cbm": _catboost,
+    ".txt": _lightgbm,
     ".h5": _hdf5,
     ".npz": lambda data: dict(np.load(io.BytesIO(data))),
     ".json": json.loads,
