@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,7 +27,6 @@ _logger = logging.getLogger("optuna_deadline")
 
 #: The keys under which the name of a function, and the state of a generator are saved.
 _FUNCTION, _GENERATOR = "<function>", "<generator>"
-_OTHERS: dict[str, Any] = {f"<{one.__name__}>": one for one in (deque, set, defaultdict)}
 _OPAQUE = object()  # in the place of what is saved, where a value is no plain data
 _DEEP = 3  # objects within objects
 _FEW = 5  # names in a sentence
@@ -250,10 +249,6 @@ def _plain(value: Any, name: str) -> Any:
         return {_FUNCTION: [value.__module__, value.__qualname__]}
     if (generator := generator_of(value)) is not None:
         return {_GENERATOR: encoded(generator[0](), name)}
-    kind = f"<{type(value).__name__}>"
-    if _OTHERS.get(kind) is type(value):
-        items: Any = {**value} if kind == "<defaultdict>" else [*value]
-        return {kind: encoded(sorted(items, key=repr) if kind == "<set>" else items, name)}
     return encoded(value, name)
 
 
@@ -271,11 +266,6 @@ def _restored(old: Any, node: Any) -> Any:
         return found if isinstance(found, FunctionType) else old
     if kind == _GENERATOR:
         return put_back(old, decoded(held))
-    if kind in _OTHERS:
-        if type(old) is _OTHERS[kind]:  # its greatest length or default is not saved
-            old.clear()
-            (old.extend if isinstance(old, deque) else old.update)(decoded(held))
-        return old
     return put_back(old, decoded(node))
 
 

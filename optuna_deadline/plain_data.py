@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,24 @@ from optuna_deadline.optimizer_state import load_whole_state, whole_state
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, collections.Counter, collections.OrderedDict)
-_ARRAY = "numpy array"  # the key under which its bytes are saved
+#: Keys under which an array's bytes and the items of some containers are saved.
+_ARRAY = "numpy array"
+_FACTORIES = {one.__name__: one for one in (bool, int, float, str, list, dict, set)}
+_TAGGED: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[[Any], Any]]] = {
+    "deque": (
+        collections.deque,
+        lambda one: [one.maxlen, [*one]],
+        lambda held: collections.deque(held[1], held[0]),
+    ),
+    "set": (set, lambda one: sorted(one, key=repr), set),
+    "frozenset": (frozenset, lambda one: sorted(one, key=repr), frozenset),
+    # A factory of the user's own stays in the container that is filled.
+    "defaultdict": (
+        collections.defaultdict,
+        lambda one: [getattr(one.default_factory, "__name__", ""), {**one}],
+        lambda held: collections.defaultdict(_FACTORIES.get(held[0]), held[1]),
+    ),
+}
 _WITHOUT_TORCH = "plain/data.pkl"  # the member of a file
 
 
@@ -41,6 +59,8 @@ def encoded(value: Any, name: str) -> Any:
             if not _is_plain_key(key):
                 raise _not_plain(name, key)
         return _mapped(lambda each: encoded(each, name), value)
+    if (tagged := _TAGGED.get(type(value).__name__)) is not None and type(value) is tagged[0]:
+        return {f"<{type(value).__name__}>": encoded(tagged[1](value), name)}
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         text = io.BytesIO()
@@ -91,7 +111,10 @@ def put_back(old: Any, new: Any) -> Any:
             return old.copy_(new)
     if type(old) is not type(new):
         return new
-    if isinstance(old, list):
+    if isinstance(old, (collections.deque, set)):
+        old.clear()
+        old.extend(new) if isinstance(old, collections.deque) else old.update(new)
+    elif isinstance(old, list):
         old[:] = [*map(put_back, old, new), *new[len(old) :]]
     elif isinstance(old, dict):
         kept_items = {key: put_back(old[key], each) for key, each in new.items() if key in old}
@@ -108,7 +131,7 @@ def fills_in_place(value: Any) -> bool:
     """Whether :func:`put_back` changes the value itself."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (
-        isinstance(value, (list, dict))
+        isinstance(value, (list, dict, set, collections.deque))
         or generator_of(value) is not None
         or (numpy is not None and isinstance(value, numpy.ndarray))
         or (torch is not None and isinstance(value, torch.Tensor))
@@ -137,14 +160,18 @@ def _is_plain_key(key: Any) -> bool:
 def _not_plain(name: str, value: Any) -> DeadlineError:
     return DeadlineError(
         f"{name} has a {type(value).__name__}, without state_dict() and load_state_dict(): give "
-        "it both, or keep plain data: numbers, texts, bytes, lists, tuples, dicts, arrays."
+        "it both, or keep plain data: numbers, texts, bytes, lists, tuples, dicts, sets, arrays."
     )
 
 
 def decoded(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {_ARRAY}:
-        found = sys.modules["numpy"].load(io.BytesIO(value[_ARRAY]), allow_pickle=False)
+        found = import_module("numpy").load(io.BytesIO(value[_ARRAY]), allow_pickle=False)
         return found if found.shape else found[()]
+    if isinstance(value, dict) and len(value) == 1:
+        [(key, held)] = value.items()
+        if isinstance(key, str) and (tagged := _TAGGED.get(key[1:-1])) and key[0] == "<":
+            return tagged[2](decoded(held))
     return _mapped(decoded, value)
 
 
@@ -189,10 +216,12 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(found: Mapping[str, Any]) -> None:
+    """Restore :func:`random_state`, also of a library that a step imports only later."""
     random.setstate(found["python"])
-    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(tuple(decoded(found["numpy"])))
-    if "torch" in found and (torch := sys.modules.get("torch")) is not None:
+    if "numpy" in found:
+        import_module("numpy").random.set_state(tuple(decoded(found["numpy"])))
+    if "torch" in found:
+        torch = import_module("torch")
         torch.set_rng_state(found["torch"])
         if "cuda" in found and torch.cuda.device_count() == len(found["cuda"]):
             torch.cuda.set_rng_state_all(found["cuda"])
@@ -228,5 +257,5 @@ def read_plain(path: Path | io.BytesIO) -> Mapping[str, Any]:
             return found
     if isinstance(path, io.BytesIO):
         path.seek(0)
-    found = sys.modules["torch"].load(path, map_location="cpu", weights_only=True)
+    found = import_module("torch").load(path, map_location="cpu", weights_only=True)
     return found

@@ -62,6 +62,7 @@ class Resumable:
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise DeadlineError(f"steps must be a whole number from 1, but got {steps!r}.")
         self._trial, self._steps, self._state = trial, steps, state
+        self._named = {*state}
         self._save_every = save_every
         self._segment = begin_fit(trial, fit, first=1)
         self._best = BestValue(self._segment.direction or "minimize")
@@ -156,6 +157,8 @@ class Resumable:
     def _keeps_slot(self) -> bool:
         """Whether training has changed what a new process would make, so none could resume."""
         changed = [] if self._values is None else self._values.changed_structure()
+        new = self._state.keys() - self._named
+        changed += [f"state[{name!r}]" for name in new if not is_data(self._state[name])]
         if changed and not self._keeps:
             self._keeps = True
             warn_of_structure(changed, "before resumable(...)")
@@ -181,6 +184,7 @@ class Resumable:
             "value": self._value,
             "best": self._best.value,
             "state": {name: state_of(name, each) for name, each in self._state.items()},
+            "data": [name for name, each in self._state.items() if is_data(each)],
             "values": values,
             "random": random_state(),
             "told": self._told,
@@ -198,12 +202,14 @@ class Resumable:
             # First, since an attribute may be a view of a parameter.
             self._values.restore(kept["values"])
         for name, found in kept["state"].items():
-            if name not in self._state:
+            if name not in self._state and name in kept["data"]:
+                self._state[name] = decoded(found)
+            elif name not in self._state:
                 raise DeadlineError(
                     f"The checkpoint has state[{name!r}], and this loop has none: name the same "
                     "state in every segment of a trial."
                 )
-            if wanted(self._state[name]):
+            elif wanted(self._state[name]):
                 self._state[name] = put_back(self._state[name], decoded(found))
         return kept
 
@@ -240,9 +246,9 @@ def resumable(
         trial: The trial that the objective was called with.
         steps: The number of steps of a whole training.
         state: By name, all that training changes: objects with ``state_dict`` and
-            ``load_state_dict``, random generators, and plain data. Lists, dicts, arrays and
-            tensors are filled in place; numbers and texts are put back into this mapping, so read
-            them from it.
+            ``load_state_dict``, random generators, and plain data. Lists, dicts, sets, deques,
+            arrays and tensors are filled in place; numbers and texts are put back into this
+            mapping, so read them from it. The loop may add plain data.
         save_every: Seconds between two checkpoints without a best value.
         fit: A name, needed where the objective trains several models one after the other, such as
             the folds of a cross-validation. Call ``training.result()`` after each loop.

@@ -16,14 +16,12 @@ EPOCHS = 27
 def objective(trial):
     part = optuna_deadline.segment(trial)
     part.horizon(EPOCHS)  # the epoch after which the trial ends by itself
-    epoch, accuracy, model = (
-        0,
-        0.0,
-        MLPClassifier(
-            trial.suggest_int("width", 8, 64, log=True),
-            learning_rate_init=trial.suggest_float("lr", 1e-5, 1e-1, log=True),
-        ),
+    model = MLPClassifier(
+        trial.suggest_int("width", 8, 64, log=True),
+        learning_rate_init=trial.suggest_float("lr", 1e-5, 1e-1, log=True),
+        random_state=trial.number,  # its generator is saved with the model
     )
+    epoch, accuracy = 0, 0.0
     if (folder := part.resume_dir()) is not None:  # it was paused, or its machine died
         epoch, accuracy, model = joblib.load(folder / "training.joblib")
     while epoch < EPOCHS:

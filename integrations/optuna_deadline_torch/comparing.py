@@ -12,7 +12,13 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from optuna_deadline.checking.distance import apart, leaves, packed_distance
+from optuna_deadline.checking.distance import (
+    apart,
+    file_distance,
+    leaves,
+    loop_distance,
+    packed_distance,
+)
 from optuna_deadline_torch import seeding
 
 #: Parts of a checkpoint, of a loop's and of Lightning's, that determine further training.
@@ -33,17 +39,16 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         the tensors, or the largest relative gap of its numbers if that is more; ``unlike``, a list
         of texts; and ``grows``, whether the batch grows with the slots.
     """
-    if (of_folders := packed_distance(one, other, _READERS)) is not None:
-        return of_folders
+    if (found := packed_distance(one, other, _READERS) or loop_distance(one, other)) is not None:
+        return found
     try:
         left, right = _read(one), _read(other)
     except Exception:  # whatever wrote it: a segment's own file can be of any kind
-        same = one.read_bytes() == other.read_bytes()
-        return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
+        return file_distance(one, other)
     first, second = _parts(left), _parts(right)
-    found = {name: apart(first[name], second.get(name)) for name in first}
+    gaps = {name: apart(first[name], second.get(name)) for name in first}
     grows = bool(left.get("optuna_deadline", {}).get("scaling"))
-    return {"parts": found, "unlike": list(_unlike(left, right)), "grows": grows}
+    return {"parts": gaps, "unlike": list(_unlike(left, right)), "grows": grows}
 
 
 def draw_otherwise() -> Callable[[], float]:

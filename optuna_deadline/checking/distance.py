@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import pickle
 import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -17,10 +19,11 @@ import numpy as np
 
 from optuna_deadline.checking.rows import relative
 from optuna_deadline.checkpoints.folders import is_packed
-from optuna_deadline.plain_data import read_plain
+from optuna_deadline.plain_data import decoded, read_plain
 
 Reader = Callable[[bytes], Any]
 _HEAD = 64  # bytes that show a packed folder
+_RANDOM = "random numbers"
 _NUMBERS = "biufc"  # kinds of arrays
 #: Paths of values that do not belong to the training: times, what was computed by all slots, and
 #: what the log has been told.
@@ -123,6 +126,38 @@ def packed_distance(
     return found
 
 
+def file_distance(one: Path, other: Path) -> dict[str, Any]:
+    """The gap of two files that the user's code has written, or whether their bytes differ."""
+    mine, yours = one.read_bytes(), other.read_bytes()
+    gap = 0.0 if mine == yours else _files_apart("any.pickle", mine, yours, {})
+    if gap is None:
+        return {"parts": {}, "unlike": ["the checkpoints are other bytes"]}
+    return {"parts": {"the checkpoint": gap}, "unlike": []}
+
+
+def loop_distance(one: Path, other: Path) -> dict[str, Any] | None:
+    """The gap of each part of two files of ``resumable``; None for other checkpoints."""
+    try:
+        first, second = (_loop_parts(read_plain(path)) for path in (one, other))
+    except Exception:  # whatever wrote it
+        return None
+    both = first[_RANDOM].keys() & second[_RANDOM].keys()  # of libraries imported by then
+    for each in (first, second):
+        each[_RANDOM] = {name: each[_RANDOM][name] for name in both}
+    gaps = {name: apart(first.get(name), second.get(name)) for name in {**first, **second}}
+    return {"parts": gaps, "unlike": []}
+
+
+def _loop_parts(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What determines further training, by its name in the loop's state.
+
+    Raises:
+        KeyError: It is not of ``resumable``.
+    """
+    found = {name: decoded(each) for name, each in kept["state"].items()}
+    return {**found, "other values": decoded(kept["values"]), _RANDOM: kept["random"]}
+
+
 def _is_packed(path: Path) -> bool:
     with path.open("rb") as file:
         return is_packed(file.read(_HEAD))
@@ -137,6 +172,36 @@ def _files_apart(
         return None if read is None else apart(read(one), read(other), of_files=True)
     except Exception:  # whatever wrote it
         return None
+
+
+def _pickled(data: bytes) -> Any:
+    """What joblib or pickle has written; it is the user's own, written a moment ago."""
+    try:
+        load = import_module("joblib").load
+    except ImportError:
+        load = pickle.load
+    return _tree(load(io.BytesIO(data)), set())
+
+
+def _tree(value: Any, seen: set[int]) -> Any:
+    """Objects as that of which pickle would make them again; each once."""
+    if value is None or isinstance(value, (int, float, str, np.generic)):
+        return value
+    if isinstance(value, (bytes, type)):
+        return repr(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        return value
+    if id(value) in seen:
+        return None
+    seen.add(id(value))
+    if isinstance(value, dict):
+        return {str(key): _tree(each, seen) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_tree(each, seen) for each in value]
+    made = value.__reduce_ex__(4)
+    # Its items may be iterators.
+    parts = made[1:3] + tuple(list(one) for one in made[3:5] if one is not None)
+    return made if isinstance(made, str) else _tree(list(parts), seen)
 
 
 def _hdf5(data: bytes) -> Any:
@@ -183,6 +248,7 @@ _READERS: dict[str, Reader] = {
     ".cbm": _catboost,
     ".txt": _lightgbm,
     ".h5": _hdf5,
+    **dict.fromkeys((".joblib", ".pkl", ".pickle"), _pickled),
     ".npz": lambda data: dict(np.load(io.BytesIO(data))),
     ".json": json.loads,
     "": lambda data: read_plain(io.BytesIO(data)),  # of this package

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optuna_deadline.checking.distance import packed_distance
+from optuna_deadline.checking.distance import file_distance, loop_distance, packed_distance
 from optuna_deadline.directives import KEEP, Directive, Kind
 from optuna_deadline.rank.messages import Message
 from optuna_deadline.rank.objective import Objective, ObjectiveSource
@@ -162,9 +162,7 @@ def _compared(one: Path, other: Path) -> dict[str, Any]:
     try:
         compare = importlib.import_module(_COMPARE).compare
     except ImportError:  # an objective without torch has its own kind of checkpoints
-        if (of_folders := packed_distance(one, other)) is not None:
-            return of_folders
-        same = one.read_bytes() == other.read_bytes()
-        return {"parts": {}, "unlike": [] if same else ["the checkpoints are other bytes"]}
-    found: dict[str, Any] = compare(one, other)
-    return found
+        if (found := packed_distance(one, other) or loop_distance(one, other)) is not None:
+            return found
+        return file_distance(one, other)
+    return dict(compare(one, other))

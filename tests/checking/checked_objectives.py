@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from optuna_deadline_torch import ElasticLoop
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from optuna_deadline import resumable
 
 
 def data() -> TensorDataset:
@@ -128,6 +131,15 @@ def dropout(trial: Any) -> float:
         return nn.functional.cross_entropy(nn.functional.dropout(outputs, 0.5), labels)
 
     return train(trial, data(), dropped)
+
+
+def of_arrays(trial: Any) -> float:
+    weights, draws = np.zeros(3), np.random.default_rng(1)
+    training = resumable(trial, steps=8, state={"weights": weights, "draws": draws})
+    for step in training:
+        weights += draws.normal(size=3) + np.random.rand()
+        step.report(float(weights.sum()))
+    return training.result()
 
 
 def plain(trial: Any) -> float:

@@ -55,16 +55,23 @@ def _rows(
     return code, json.loads(out)
 
 
-@pytest.mark.parametrize("framework", ["huggingface", "keras", "lightgbm", "catboost"])
+@pytest.mark.parametrize("framework", ["huggingface", "keras", "lightgbm", "catboost", "sklearn"])
 def test_folders_that_frameworks_write_are_compared_by_their_numbers(
     framework: str, tmp_path: Path
 ) -> None:
     pytest.importorskip({"huggingface": "transformers"}.get(framework, framework))
-    example = f"../../examples/{framework}/elastic.py"
+    folder = {"sklearn": "scikit_learn"}.get(framework, framework)
+    example = f"../../examples/{folder}/elastic.py"
     code, rows = _rows("objective", tmp_path, file=example)
     assert code == 0, rows
     assert [row["result"] for row in rows[:3]] == ["exact"] * 3, rows
     assert [row["figure"] for row in rows[:3]] == [0.0] * 3
+
+
+def test_a_loop_without_a_framework_is_compared_by_its_state(tmp_path: Path) -> None:
+    code, rows = _rows("of_arrays", tmp_path)
+    assert code == 0, rows
+    assert [row["result"] for row in rows[:3]] == ["exact"] * 3, rows
 
 
 def test_an_exact_training_is_said_to_be_exact(tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from collections import defaultdict, deque
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -114,6 +118,8 @@ def train_in_place(trial: Any) -> tuple[Any, ...]:
     weight = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.Adam([weight], 0.1)
     history, sums, counts = list[float](), np.zeros(2), dict[str, Any](each=[0, [0]])
+    window, names = deque([0.0], maxlen=3), {"start"}
+    groups = defaultdict[int, Any](lambda: deque(maxlen=2))
     own = (
         torch.Generator().manual_seed(3), np.random.default_rng(3), np.random.RandomState(3),
         random.Random(3),
@@ -121,7 +127,8 @@ def train_in_place(trial: Any) -> tuple[Any, ...]:
     draws = (lambda: torch.rand((), generator=own[0]).item(), own[1].random, own[2].rand)
     state: dict[str, Any] = {
         "weight": weight, "optimizer": optimizer, "history": history, "sums": sums,
-        "counts": counts, **{str(number): each for number, each in enumerate(own)},
+        "counts": counts, "window": window, "names": names, "groups": groups,
+        **{str(number): each for number, each in enumerate(own)},
     }  # fmt: skip
     training = resumable(trial, steps=STEPS, state=state)
     rows = torch.rand(8)  # drawn after the state was read
@@ -134,8 +141,14 @@ def train_in_place(trial: Any) -> tuple[Any, ...]:
         history.append(loss.item())
         sums += target
         counts["each"][1][0] += 1
+        window.append(loss.item())
+        names.add(f"step {step}")
+        groups[step % 2].append(sum(window))
+        state[f"at {step}"] = frozenset(names)
         step.report(loss.item())
-    return weight.tolist(), history, sums.tolist(), counts, len(rows)
+    added = {name: each for name, each in state.items() if name.startswith("at")}
+    own_names = weight.tolist(), history, sums.tolist(), counts, window, names, groups
+    return *own_names, [one.maxlen for one in groups.values()], added, len(rows)
 
 
 @pytest.mark.parametrize("at", [1, STEPS - 1])
@@ -213,6 +226,27 @@ def test_several_slots_become_one(tmp_path: Path) -> None:
     assert trial.segment.limits == [1] and not trial.segment.saved
 
 
+_LATER = """
+import sys
+from pathlib import Path
+from optuna_deadline.plain_data import read_plain, set_random_state
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+set_random_state(read_plain(Path(sys.argv[1]))["random"])
+import numpy, torch
+print(numpy.random.rand(), torch.rand(()).item())
+"""
+
+
+@pytest.mark.slow
+def test_a_library_that_a_step_imports_later_goes_on_too(tmp_path: Path) -> None:
+    trial = Reported(Scripted(tmp_path, None, 1))
+    with pytest.raises(SegmentEnd):
+        train(trial)
+    expected = f"{np.random.rand()} {torch.rand(()).item()}"
+    words = [sys.executable, "-c", _LATER, str(trial.segment.saved[-1][2])]
+    assert subprocess.run(words, capture_output=True, text=True).stdout.strip() == expected
+
+
 @pytest.mark.parametrize(
     ("steps", "state", "says"),
     [
@@ -258,13 +292,14 @@ def thaw(trial: Any, change: Any = None) -> list[float]:
     torch.manual_seed(0)
     model = Counting()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    training = resumable(trial, steps=STEPS, state={"model": model, "optimizer": optimizer})
+    state = {"model": model, "optimizer": optimizer}
+    training = resumable(trial, steps=STEPS, state=state)
     model.layer.requires_grad_(False)
     for step in training:
         if step == 3:
             model.layer.requires_grad_(True)
             if change is not None:
-                change(model, optimizer)
+                change(model, optimizer, state)
         loss = model(torch.randn(8, 4)).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -290,16 +325,21 @@ def test_what_a_model_keeps_outside_its_state_goes_on(at: int, tmp_path: Path) -
     assert rest.values == {step: whole.values[step] for step in rest.values}
 
 
-def add_layer(model: Any, optimizer: Any) -> None:
+def add_layer(model: Any, optimizer: Any, state: dict[str, Any]) -> None:
     model.more = nn.Linear(2, 2)
 
 
-def add_group(model: Any, optimizer: Any) -> None:
+def add_average(model: Any, optimizer: Any, state: dict[str, Any]) -> None:
+    state["average"] = SimpleNamespace(state_dict=dict, load_state_dict=print)
+
+
+def add_group(model: Any, optimizer: Any, state: dict[str, Any]) -> None:
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
 
 
 @pytest.mark.parametrize(
-    ("change", "named"), [(add_layer, "model.more"), (add_group, "optimizer")]
+    ("change", "named"),
+    [(add_layer, "model.more"), (add_group, "optimizer"), (add_average, "state['average']")],
 )
 def test_a_trial_that_could_not_resume_keeps_its_slot(
     change: Any, named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
