@@ -159,6 +159,11 @@ class DeadlineSampler(BaseSampler):
         self._look = TableLook(storage) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
         self._warned = self._began = False
+        self._process: int | None = None  # that drew last
+
+    def __getstate__(self) -> dict[str, Any]:
+        # One that was stored goes on where it was, unless another process has it, too.
+        return {**self.__dict__, "_process": None, "_began": False}
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self._sampler})"
@@ -199,11 +204,16 @@ class DeadlineSampler(BaseSampler):
         self._sampler.before_trial(study, trial)
 
     def _draw_apart(self, study: Study, trial: FrozenTrial) -> None:
-        """Drop the seed if another process of the study runs: the same script has the same one."""
-        if not self._began:
+        """Drop the seed if another process of the study runs: the same script has the same one.
+
+        So has a process that was forked since the trial before.
+        """
+        forked = self._process not in (None, os.getpid())
+        self._process = os.getpid()
+        if forked or not self._began:
             self._began = True
             running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            if any(one.number != trial.number for one in running):
+            if forked or any(one.number != trial.number for one in running):
                 self._sampler.reseed_rng()
 
     def after_trial(
