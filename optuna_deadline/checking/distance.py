@@ -217,10 +217,8 @@ def _hdf5(data: bytes) -> Any:
 
 def _lightgbm(data: bytes) -> Any:
     """The scores of random rows; the file has the seed of the segment, too."""
-    import lightgbm
-
     text = data.decode()
-    booster = lightgbm.Booster(model_str=text)
+    booster = import_module("lightgbm").Booster(model_str=text)
     ranges = re.search("^feature_infos=(.*)$", text, re.MULTILINE)
     low, high = np.transpose([_range(one) for one in ranges[1].split()] if ranges else [])
     rows = np.random.default_rng(0).uniform(low, high, size=(1000, len(low)))
@@ -235,11 +233,10 @@ def _range(info: str) -> tuple[float, float]:
 
 def _catboost(data: bytes) -> Any:
     """The trees; what describes them has the time."""
-    from catboost import CatBoost
-
+    catboost = import_module("catboost")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.json")
-        CatBoost().load_model(blob=data).save_model(str(file), format="json")
+        catboost.CatBoost().load_model(blob=data).save_model(str(file), format="json")
         found: dict[str, Any] = json.loads(file.read_text())
     return {name: part for name, part in found.items() if name != "model_info"}
 
