@@ -17,6 +17,7 @@ from optuna_deadline.checking.distance import (
     file_distance,
     leaves,
     loop_distance,
+    loops_apart,
     packed_distance,
 )
 from optuna_deadline_torch import seeding
@@ -39,12 +40,14 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         the tensors, or the largest relative gap of its numbers if that is more; ``unlike``, a list
         of texts; and ``grows``, whether the batch grows with the slots.
     """
-    if (found := packed_distance(one, other, _READERS) or loop_distance(one, other)) is not None:
-        return found
+    if (of_folders := packed_distance(one, other, _READERS)) is not None:
+        return of_folders
     try:
         left, right = _read(one), _read(other)
     except Exception:  # whatever wrote it: a segment's own file can be of any kind
-        return file_distance(one, other)
+        return loop_distance(one, other) or file_distance(one, other)
+    if (of_loops := loops_apart(left, right)) is not None:
+        return of_loops
     first, second = _parts(left), _parts(right)
     gaps = {name: apart(first[name], second.get(name)) for name in first}
     grows = bool(left.get("optuna_deadline", {}).get("scaling"))

@@ -138,9 +138,16 @@ def file_distance(one: Path, other: Path) -> dict[str, Any]:
 def loop_distance(one: Path, other: Path) -> dict[str, Any] | None:
     """The gap of each part of two files of ``resumable``; None for other checkpoints."""
     try:
-        first, second = (_loop_parts(read_plain(path)) for path in (one, other))
+        return loops_apart(read_plain(one), read_plain(other))
     except Exception:  # whatever wrote it
         return None
+
+
+def loops_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The gap of each part of what ``resumable`` has saved; None for anything else."""
+    if not all({"state", "random"} <= kept.keys() for kept in (one, other)):
+        return None
+    first, second = _loop_parts(one), _loop_parts(other)
     both = first[_RANDOM].keys() & second[_RANDOM].keys()  # of libraries imported by then
     for each in (first, second):
         each[_RANDOM] = {name: each[_RANDOM][name] for name in both}
@@ -149,11 +156,7 @@ def loop_distance(one: Path, other: Path) -> dict[str, Any] | None:
 
 
 def _loop_parts(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What determines further training, by its name in the loop's state.
-
-    Raises:
-        KeyError: It is not of ``resumable``.
-    """
+    """What determines further training, by its name in the loop's state."""
     found = {name: decoded(each) for name, each in kept["state"].items()}
     return {**found, "other values": decoded(kept["values"]), _RANDOM: kept["random"]}
 
@@ -199,9 +202,10 @@ def _tree(value: Any, seen: set[int]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_tree(each, seen) for each in value]
     made = value.__reduce_ex__(4)
-    # Its items may be iterators.
-    parts = made[1:3] + tuple(list(one) for one in made[3:5] if one is not None)
-    return made if isinstance(made, str) else _tree(list(parts), seen)
+    if isinstance(made, str):  # the name of a function
+        return made
+    items = [list(one) for one in made[3:5] if one is not None]  # they may be iterators
+    return _tree([*made[1:3], *items], seen)
 
 
 def _hdf5(data: bytes) -> Any:

@@ -113,7 +113,7 @@ def test_a_study_that_is_gone_leaves_no_file_open(
         del study
         gc.collect()
         opened.append(len(os.listdir("/dev/fd")))
-    assert opened[1] == opened[-1]
+    assert opened[-1] <= opened[1]
 
 
 def test_journal_needs_table_and_works_with_it(tmp_path: Path, empty_url: str) -> None:

@@ -167,6 +167,7 @@ def _check_connections(engine: sa.Engine, *, begun: bool = False) -> sa.Engine:
 
 
 def _connect_anew() -> None:
+    """Leave the connections that a process has inherited to its parent."""
     for engine in list(_CHECKED):
         _PARENTS.append(engine.pool)
         engine.dispose(close=False)
