@@ -26,15 +26,15 @@ _CONTAINERS = (list, tuple, dict, collections.Counter, collections.OrderedDict)
 _ARRAY = "numpy array"
 _FACTORIES = {one.__name__: one for one in (bool, int, float, str, list, dict, set)}
 _TAGGED: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[[Any], Any]]] = {
-    "deque": (
+    "<deque>": (
         collections.deque,
         lambda one: [one.maxlen, [*one]],
         lambda held: collections.deque(held[1], held[0]),
     ),
-    "set": (set, lambda one: sorted(one, key=repr), set),
-    "frozenset": (frozenset, lambda one: sorted(one, key=repr), frozenset),
+    "<set>": (set, lambda one: sorted(one, key=repr), set),
+    "<frozenset>": (frozenset, lambda one: sorted(one, key=repr), frozenset),
     # A factory of the user's own stays in the container that is filled.
-    "defaultdict": (
+    "<defaultdict>": (
         collections.defaultdict,
         lambda one: [getattr(one.default_factory, "__name__", ""), {**one}],
         lambda held: collections.defaultdict(_FACTORIES.get(held[0]), held[1]),
@@ -59,8 +59,9 @@ def encoded(value: Any, name: str) -> Any:
             if not _is_plain_key(key):
                 raise _not_plain(name, key)
         return _mapped(lambda each: encoded(each, name), value)
-    if (tagged := _TAGGED.get(type(value).__name__)) is not None and type(value) is tagged[0]:
-        return {f"<{type(value).__name__}>": encoded(tagged[1](value), name)}
+    tag = f"<{type(value).__name__}>"
+    if (tagged := _TAGGED.get(tag)) is not None and type(value) is tagged[0]:
+        return {tag: encoded(tagged[1](value), name)}
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         text = io.BytesIO()
@@ -113,7 +114,7 @@ def put_back(old: Any, new: Any) -> Any:
         return new
     if isinstance(old, (collections.deque, set)):
         old.clear()
-        old.extend(new) if isinstance(old, collections.deque) else old.update(new)
+        (old.extend if isinstance(old, collections.deque) else old.update)(new)
     elif isinstance(old, list):
         old[:] = [*map(put_back, old, new), *new[len(old) :]]
     elif isinstance(old, dict):
@@ -170,7 +171,7 @@ def decoded(value: Any) -> Any:
         return found if found.shape else found[()]
     if isinstance(value, dict) and len(value) == 1:
         [(key, held)] = value.items()
-        if isinstance(key, str) and (tagged := _TAGGED.get(key[1:-1])) and key[0] == "<":
+        if (tagged := _TAGGED.get(key)) is not None:
             return tagged[2](decoded(held))
     return _mapped(decoded, value)
 

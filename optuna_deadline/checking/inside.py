@@ -162,7 +162,6 @@ def _compared(one: Path, other: Path) -> dict[str, Any]:
     try:
         compare = importlib.import_module(_COMPARE).compare
     except ImportError:  # an objective without torch has its own kind of checkpoints
-        if (found := packed_distance(one, other) or loop_distance(one, other)) is not None:
-            return found
-        return file_distance(one, other)
+        found = packed_distance(one, other) or loop_distance(one, other)
+        return found or file_distance(one, other)
     return dict(compare(one, other))

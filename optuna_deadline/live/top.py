@@ -161,8 +161,9 @@ def _time(view: View) -> RenderableType:
     grid.add_column(no_wrap=True, justify="right")
     over = view.time_left <= 0
     done = min(max(view.duration - view.time_left, 0.0), view.duration)
-    left = "deadline reached" if over else f"{_left(view)} left"
-    left = "ended, deadline" if view.ended and not over else f"{left},"
+    left = "deadline reached," if over else f"{_left(view)} left,"
+    if view.ended and not over:
+        left = "ended, deadline"
     until = view.deadline.strftime("%H:%M:%S")
     bar = ProgressBar(total=view.duration or 1.0, completed=done)
     grid.add_row(

@@ -158,12 +158,12 @@ class DeadlineSampler(BaseSampler):
         self._floor = floor
         self._look = TableLook(storage) if look is None else look
         self._seen: OfTrial[Study] = OfTrial()
-        self._warned = self._began = False
+        self._warned = False
         self._process: int | None = None  # that drew last
 
     def __getstate__(self) -> dict[str, Any]:
         # One that was stored goes on where it was, unless another process has it, too.
-        return {**self.__dict__, "_process": None, "_began": False}
+        return {**self.__dict__, "_process": None}
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self._sampler})"
@@ -208,13 +208,12 @@ class DeadlineSampler(BaseSampler):
 
         So has a process that was forked since the trial before.
         """
-        forked = self._process not in (None, os.getpid())
-        self._process = os.getpid()
-        if forked or not self._began:
-            self._began = True
-            running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            if forked or any(one.number != trial.number for one in running):
-                self._sampler.reseed_rng()
+        drew, self._process = self._process, os.getpid()
+        if drew == self._process:
+            return
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        if drew is not None or any(one.number != trial.number for one in running):
+            self._sampler.reseed_rng()
 
     def after_trial(
         self,
