@@ -54,22 +54,29 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     return {"parts": gaps, "unlike": list(_unlike(left, right)), "grows": grows}
 
 
-def draw_otherwise() -> Callable[[], float]:
-    """Give each step of this process other random numbers, in the same order of samples."""
-    seeding.other_draws = (1,)
+def draw_otherwise(number: int) -> Callable[[], float]:
+    """Give each step of this process other random numbers, in the same order of samples.
+
+    Args:
+        number: From 1: which other ones.
+    """
+    seeding.other_draws = (number,)
     return lambda: _SINGLE
 
 
-def round_otherwise() -> Callable[[], float]:
+def round_otherwise(number: int) -> Callable[[], float]:
     """Change the last digit of each weight after each step, as another order of sums does.
 
     If modules compute in lower than single precision (``torch.autocast``, or weights that are
     ``bfloat16`` or ``float16``), the last digit of their outputs is changed instead.
 
+    Args:
+        number: From 1: the seed of the changes.
+
     Returns:
         A function to call at the end: the coarsest relative last digit that was seen.
     """
-    draws = torch.Generator().manual_seed(1)
+    draws = torch.Generator().manual_seed(number)
     coarsest = _SINGLE
 
     def otherwise(one: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ class CheckInstruction:
 
     leave_at: int = 0  #: the step, counted over all segments
     done: int = 0  #: the steps before this segment
-    variant: str | None = None  #: a name of :data:`VARIANTS`
+    variant: tuple[str, int] | None = None  #: a name of :data:`VARIANTS`, and which repetition
     compare: tuple[str, str] | None = None  #: two checkpoints to compare, instead of a training
     log: str | None = None  #: where the objective's output goes
 
@@ -93,7 +93,8 @@ class CheckedObjective:
         checked = CheckedTrial(trial, order)
         if order.variant is None:
             return self._objective(checked)
-        digit = getattr(importlib.import_module(_COMPARE), order.variant)()
+        name, number = order.variant
+        digit = getattr(importlib.import_module(_COMPARE), name)(number)
         try:
             return self._objective(checked)
         finally:

@@ -171,7 +171,7 @@ class TrainingRuns:
             self._fork_server.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def train(self, *legs: Leg, variant: str | None = None) -> TrainingRun:
+    def train(self, *legs: Leg, variant: tuple[str, int] | None = None) -> TrainingRun:
         """Train the segments, each from the checkpoint of the one before."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         run = TrainingRun()

@@ -63,8 +63,8 @@ def test_folders_that_frameworks_write_are_compared_by_their_numbers(
     folder = {"sklearn": "scikit_learn"}.get(framework, framework)
     example = f"../../examples/{folder}/elastic.py"
     code, rows = _rows("objective", tmp_path, file=example)
-    assert code == 0, rows
-    assert [row["result"] for row in rows[:3]] == ["exact"] * 3, rows
+    assert code == 0, str(rows)
+    assert [row["result"] for row in rows[:3]] == ["exact"] * 3, str(rows)
     assert [row["figure"] for row in rows[:3]] == [0.0] * 3
 
 
