@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from optuna_deadline._garbage import collecting_later
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
@@ -28,6 +29,7 @@ class Following:
     Args:
         table: The allocation table.
         kinds: The kinds of events to follow.
+        newest: The number of the study's newest events to begin with; None for all.
 
     Attributes:
         trials: All trials by number, as last read.
@@ -35,13 +37,16 @@ class Following:
         segments: All segments by number and fence, as last read.
     """
 
-    def __init__(self, table: AllocationTable, kinds: Sequence[str] = ()) -> None:
+    def __init__(
+        self, table: AllocationTable, kinds: Sequence[str] = (), newest: int | None = None
+    ) -> None:
         self.trials: dict[int, PlannedTrial] = {}
         self.unreported: dict[int, PlannedTrial] = {}
         self.segments: dict[tuple[int, int], SegmentRow] = {}
         self._table = table
         self._reports = Tail(table.reports)
-        self._events = Tail(lambda after: table.events(after, kinds)) if kinds else None
+        self._kinds, self._newest = kinds, newest
+        self._events: Tail[Event] | None = None
         self._last_look = 0.0
         self._news = News([], [], [], [])  # of a reading that a database error has cut off
         self._all = True  # the next reading reads every trial
@@ -56,6 +61,12 @@ class Following:
         Args:
             now: The database's time, read before.
         """
+        if not self._all:
+            return self._read(now)
+        with collecting_later():
+            return self._read(now)
+
+    def _read(self, now: float) -> News:
         news = self._news
         # A trial is read before its reports, so that those of an ended one are complete.
         news.trials.extend(self._new_trials())
@@ -63,10 +74,16 @@ class Following:
             news.reports.extend(reports)
         news.segments.extend(self._new_segments(self._last_look - LATE_SECONDS))
         self._last_look = now
-        for events in self._events.pages(now) if self._events else ():
+        for events in self._followed_events().pages(now) if self._kinds else ():
             news.events.extend(events)
         self._news = News([], [], [], [])
         return news
+
+    def _followed_events(self) -> Tail[Event]:
+        if self._events is None:
+            start = 0 if self._newest is None else self._table.event_before(self._newest)
+            self._events = Tail(lambda after: self._table.events(after, self._kinds), start)
+        return self._events
 
     def _new_trials(self) -> list[PlannedTrial]:
         known, newest = self.trials, next(reversed(self.trials), -1)

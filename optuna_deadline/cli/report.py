@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from optuna_deadline._garbage import collecting_later
 from optuna_deadline.checkpoints.files import write_atomically
 from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import load_study
@@ -20,6 +21,7 @@ from optuna_deadline.worker.devices import host_name
 
 
 @command
+@collecting_later()
 def report(
     study: Study,
     storage: Storage,

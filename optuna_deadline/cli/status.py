@@ -10,6 +10,7 @@ from typing import Annotated
 import optuna
 import typer
 
+from optuna_deadline._garbage import collecting_later
 from optuna_deadline._optuna import id_of, storage_of
 from optuna_deadline.allocation.database.engine import autocommit
 from optuna_deadline.allocation.records import PlannedTrial
@@ -62,6 +63,7 @@ def _row(history: History, planned: PlannedTrial) -> TrialRow:
 
 
 @command
+@collecting_later()
 def status(
     storage: Storage,
     study: Annotated[str | None, typer.Argument(help="Name of the study.")] = None,

@@ -137,7 +137,7 @@ class _Pool:
     def _read_events(self, now: float) -> list[Event]:
         table = self._table
         if self._new is None:
-            self._new = Tail(table.pool_events, start=table.event_before(_BACK))
+            self._new = Tail(table.pool_events, start=table.event_before(_BACK, of_pool=True))
         new = self._new.read(now)
         self._events.update((event.id, event) for event in new if event.kind != "checkpoint")
         found = [self._events[row_id] for row_id in sorted(self._events)]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from optuna.study import Study
 
+from optuna_deadline._garbage import collecting_later
 from optuna_deadline._threads import PeriodicThread
 from optuna_deadline.allocation.database.access import Database
 from optuna_deadline.allocation.records import SegmentRow
@@ -123,6 +124,7 @@ class Publisher:
                     type(error).__name__, str(error).partition("\n")[0],
                 )  # fmt: skip
 
+    @collecting_later()
     def publish(self) -> None:
         """Read the history; write what has changed."""
         history = self._reader.read()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -107,7 +107,7 @@ class TrialRegimes:
     _slots: int = 0
     _trained: float = 0.0
     _usual: list[float] = field(default_factory=list)  # sorted logarithms of paces, on these slots
-    _latest: deque[_Pace] = field(default_factory=deque)  # not in the usual ones yet
+    _latest: list[_Pace] = field(default_factory=list)  # not in the usual ones yet: few
 
     def take(
         self,
@@ -164,7 +164,7 @@ class TrialRegimes:
                 self._count(-1, pace.stretch)
             self._usual = sorted(pace.logarithm for pace in found)
             return True
-        insort(self._usual, self._latest.popleft().logarithm)
+        insort(self._usual, self._latest.pop(0).logarithm)
         shown = step - sum(pace.stretch.steps for pace in self._latest)
         self._keeps |= due is not None and shown > (1 + _NEAR) * due.step
         return False

@@ -166,7 +166,8 @@ class Throughputs:
     ) -> None:
         """Record a report of a trial, in the order of its steps; see :class:`TrialRegimes`."""
         regimes = self._regimes[number]
-        due = next(iter(self.schedule[len(regimes.changes) :]), None)
+        later = self.schedule and self.schedule[len(regimes.changes) :]
+        due = later[0] if later else None
         if regimes.take(step, trained, slots, regime, due):
             self.schedule = learn_schedule(self._regimes.values())
         if regimes.changes:

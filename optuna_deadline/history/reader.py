@@ -13,6 +13,7 @@ from datetime import datetime
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from optuna_deadline._garbage import collecting_later
 from optuna_deadline._optuna import id_of_trial
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.following import Following
@@ -166,6 +167,7 @@ class HistoryReader:
         self._pool_events: dict[int, Event] = {}
         self._reports: dict[int, ReportRow] = {}
 
+    @collecting_later()
     def read(self) -> History:
         """The history until now."""
         table, terms = self._table, self._terms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -11,7 +11,7 @@ from itertools import zip_longest
 from operator import itemgetter
 
 from optuna_deadline._printable import printable
-from optuna_deadline.allocation.following import Following
+from optuna_deadline.allocation.following import Following, News
 from optuna_deadline.allocation.records import Event, PlannedTrial, SegmentRow, Slot
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.history.text import format_count, request_sentence
@@ -25,6 +25,7 @@ from optuna_deadline.study.terms import Terms
 from optuna_deadline.values.scores import score
 
 _DECISIONS = 40
+_BACK = 4_000  #: of the newest events, among which these are
 #: The other events, mostly checkpoints, are many and are not shown.
 _KINDS = (
     "plan", "gate", "pool", "failed", "lost", "settle", "hold", "pin", "limit", "drain", "price",
@@ -48,13 +49,14 @@ class StudyWatcher:
     def __init__(self, table: AllocationTable, terms: Terms) -> None:
         self._table = table
         self._terms = terms
-        self._following = Following(table, _KINDS)
+        self._following = Following(table, _KINDS, _BACK)
         self._decisions: list[tuple[int, Decision]] = []  # with their events' ids
         self._gates: list[tuple[int, float, bool]] = []  # id, time, whether it opens
         self._best_reports = BestReports(terms.direction)
         self._regimes = RegimeNames()
         self._curves: dict[int, dict[int, float]] = defaultdict(dict)
-        self._slots: dict[int, int] = {}  # by trial, as its last plan has it
+        self._slots: dict[int, int] | None = None  # by trial, as its last plan has it
+        self._ranked: dict[int, list[float]] = {}  # all scores at a step, in this look
         self._hosts: Mapping[int, tuple[str, ...]] = {}
         self._rows: dict[int, TrialRow] = {}
         self._shown: tuple[TrialRow, ...] = ()
@@ -119,6 +121,9 @@ class StudyWatcher:
         self._regimes.take(news.reports)
         for report in news.reports:
             self._curves[report.number].setdefault(report.step, report.value)
+        self._ranked.clear()
+        if self._slots is None:
+            self._slots = _sizes(news, news.events[0].at if news.events else now)
         for event in news.events:
             self._take_event(event)
         for before, segment in news.segments:
@@ -211,6 +216,7 @@ class StudyWatcher:
         number, detail = int(event.number or 0), event.detail
         runs, reason = detail["mode"] == "run", str(detail["reason"])
         slots = int(str(detail["slots"])) if runs else 0
+        assert self._slots is not None
         before = self._slots.get(number, 0)
         self._slots[number] = slots
         step = max(self._curves.get(number, ()), default=None)
@@ -231,7 +237,7 @@ class StudyWatcher:
         return f"trial {number} resumes on {size}{at}: {reason}"
 
     def _score(self, value: float) -> float:
-        return score(value, self._terms.direction)
+        return -math.inf if math.isnan(value) else score(value, self._terms.direction)
 
     def _rank_words(self, number: int) -> str:
         """A trial's rank among all that have reported at its last step."""
@@ -239,8 +245,11 @@ class StudyWatcher:
         if not mine:
             return ""
         step = max(mine)
-        scores = [self._score(curve[step]) for curve in self._curves.values() if step in curve]
-        better = sum(other > self._score(mine[step]) for other in scores)
+        if step not in self._ranked:
+            there = (curve[step] for curve in self._curves.values() if step in curve)
+            self._ranked[step] = sorted(map(self._score, there))
+        scores = self._ranked[step]
+        better = len(scores) - bisect_right(scores, self._score(mine[step]))
         return f"rank {better + 1} of {len(scores)}"
 
 
@@ -274,6 +283,16 @@ class _SegmentSums:
         """The slot-seconds of all segments until now."""
         running = sum(row.slots * (now - row.granted) for row in self._running.values())
         return self._seconds + running
+
+
+def _sizes(news: News, at: float) -> dict[int, int]:
+    """The sizes of the gangs that trained at an instant, by trial."""
+    segments = (row for _, row in news.segments)
+    return {
+        row.number: row.slots
+        for row in segments
+        if row.granted < at < (math.inf if row.ended is None else row.ended)
+    }
 
 
 def _hosts(slots: list[Slot], study_id: int) -> dict[int, tuple[str, ...]]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from optuna_deadline._garbage import collecting_later
 from optuna_deadline.allocation.records import Orders, StudyClaim
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.checkpoints.files import Checkpoint, intact
@@ -161,7 +162,10 @@ class Planner:
         try:
             if orders.clock_step:
                 return self._follow_clock(term, orders)
-            return self._tick(term, orders, began)
+            if term.written is not None:
+                return self._tick(term, orders, began)
+            with collecting_later():  # it reads the whole study
+                return self._tick(term, orders, began)
         except LeaseLost:
             _logger.info("Another worker plans this study now.")
             self.next_election = 0.0

@@ -328,7 +328,7 @@ class _Reports:
         before = self._sorted.get(number) or ReportCurve()
         found = WORST if math.isnan(value) else score(value, self._direction)
         report = Report(step, found, row.trained)
-        if not before or before[-1].step < step:
+        if not before or before.last.step < step:
             self._sorted[number] = before.followed_by(report)
             return True
         place = bisect_left(before, step, key=_STEP)

@@ -94,8 +94,11 @@ class Trials(Protocol):
     def end_strays(self, known: set[int]) -> None:
         """End all such trials that other processes opened and never registered in the table."""
 
-    def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """(number, id) of unregistered trials whose configuration no other trial will have."""
+    def configured_strays(self) -> list[tuple[int, int]]:
+        """(number, id) of trials without parameters whose configuration no other trial will have.
+
+        Some may be in the table.
+        """
 
     def ended_as_loser(self, planned: PlannedTrial) -> bool:
         """Whether the study's record has an end of the trial that cannot win."""
@@ -194,11 +197,11 @@ class OptunaTrials:
         for trial in self._strays(known):
             self.drop(trial.number)
 
-    def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
-        """Trials with a configuration that a dead planner took from the queue or from a grid."""
+    def configured_strays(self) -> list[tuple[int, int]]:
+        """Unused trials with a configuration from the queue or from a grid."""
         return [
             (trial.number, id_of_trial(trial))
-            for trial in self._strays(known)
+            for trial in self._strays(set())
             if trial.system_attrs.keys() & {ENQUEUED, CELL}
         ]
 
@@ -312,9 +315,10 @@ class TrialOpener:
         if not self._may_have_strays:
             return
         self._drop_unregistered()
-        known = {planned.number for planned in self._table.trials()}
-        for number, trial_id in self._trials.configured_strays(known):
-            self._table.open_trial(self._worker_id, term, number, trial_id)
+        strays = dict(self._trials.configured_strays())
+        known = {planned.number for planned in self._table.trials(list(strays))} if strays else ()
+        for number in sorted(strays.keys() - known):
+            self._table.open_trial(self._worker_id, term, number, strays[number])
         self._may_have_strays = False
 
     def _drop_unregistered(self) -> None:

@@ -46,7 +46,7 @@ class ReportCurve(Sequence[Report]):
 
     def followed_by(self, report: Report) -> ReportCurve:
         """The curve with one report more."""
-        new = ReportCurve()
+        new = ReportCurve.__new__(ReportCurve)
         # Else another curve has gone on from this one.
         is_newest = len(self._shared) == self._size
         new._shared = self._shared if is_newest else self._shared[: self._size]

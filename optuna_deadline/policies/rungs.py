@@ -120,15 +120,19 @@ def milestones(min_resource: int, reduction_factor: int, max_resource: int) -> l
 def first_report(reports: Sequence[Report], milestone: int) -> Report:
     """The first report at or after a milestone that the trial has reached."""
     guess = milestone - reports[0].step  # right if every step is reported
-    if 0 <= guess < len(reports) and reports[guess].step == milestone:
-        return reports[guess]
+    if 0 <= guess < len(reports) and (found := reports[guess]).step == milestone:
+        return found
     return reports[bisect_left(reports, milestone, key=lambda report: report.step)]
 
 
 def best_until(reports: Sequence[Report], milestone: int) -> float:
     """The best score until a step; the worst for a trial that has diverged there."""
-    until = reports[: bisect_left(reports, milestone, key=lambda report: report.step) + 1]
-    return WORST if until[-1].score == WORST else max(report.score for report in until)
+    best = last = WORST
+    for step, last, _ in reports:
+        best = max(best, last)
+        if step >= milestone:
+            break
+    return WORST if last == WORST else best
 
 
 class RungRule(NamedTuple):

@@ -53,7 +53,7 @@ class CountedTrials:
         for number in set(range(self.opened)) - known:
             self.drop(number)
 
-    def configured_strays(self, known: set[int]) -> list[tuple[int, int]]:
+    def configured_strays(self) -> list[tuple[int, int]]:
         """None: all configurations are numbers."""
         return []
 

@@ -15,6 +15,7 @@ from optuna_deadline.allocation.following import Following
 from optuna_deadline.allocation.records import Assignment, NewReport, Orders
 from optuna_deadline.allocation.table.memory import MemoryTable
 from optuna_deadline.history.reader import HistoryReader
+from optuna_deadline.live import watcher as watching
 from optuna_deadline.live.view import View
 from optuna_deadline.live.watcher import StudyWatcher
 from optuna_deadline.planning import planner
@@ -179,3 +180,41 @@ def test_a_short_time_without_new_trials_and_the_pause_of_an_ended_trial_are_not
     table.write_plan("w", term, [Assignment(0, "pause", None, 0, "others go first")])
     table.retire("w", term, {0: "is over"})
     assert len(decisions()) == 3
+
+
+def test_a_first_look_reads_the_newest_events_and_knows_the_sizes_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    table, term = _with_trials(range(3), clock)
+    slots = [slot.id for slot in table.slots()]
+    table.write_plan("w", term, [Assignment(0, "run", "w", 1, "starts: its turn")])
+    grant = table.acquire("w", 0, slots[:1])
+    assert grant is not None
+    table.add_reports("w", grant, [NewReport(1, 0.5, 1.0)])
+    clock[0] = 50.0
+    for reason in map(str, range(20)):
+        table.write_plan("w", term, [Assignment(1, "pause", None, 0, reason)])
+    table.write_plan("w", term, [Assignment(0, "run", "w", 2, "it leads")])
+    monkeypatch.setattr(watching, "_BACK", 10)
+    told = [decision.words for decision in StudyWatcher(table, TERMS).view().decisions]
+    assert told[-1] == "trial 0 goes from 1 to 2 slots at step 1: it leads"
+    assert len(told) == 10 and "starts" not in told[0]
+
+
+def test_a_pause_tells_the_rank_of_which_diverged_trials_are_the_last() -> None:
+    table, term = _with_trials(range(2), [0.0])
+    watcher = StudyWatcher(table, TERMS)
+    names = [slot.id for slot in table.slots()]
+    for number, value in enumerate((float("nan"), 0.5)):
+        table.write_plan("w", term, [Assignment(number, "run", "w", 1, "starts: its turn")])
+        grant = table.acquire("w", number, [names[number]])
+        assert grant is not None
+        table.add_reports("w", grant, [NewReport(1, value, 1.0)])
+    why = "not among the best of its rung"
+    table.write_plan("w", term, [Assignment(n, "pause", None, 0, why) for n in range(2)])
+    told = [decision.words for decision in watcher.view().decisions]
+    assert told[-2:] == [
+        "trial 0 pauses at step 1: rank 2 of 2",
+        "trial 1 pauses at step 1: rank 1 of 2",
+    ]

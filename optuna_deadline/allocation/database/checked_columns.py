@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +16,7 @@ from optuna_deadline.errors import DeadlineError
 
 _Kind = type | tuple[type, ...]
 _SHOWN = 40  # characters of what is refused
+_TEXTS = 1024  # that a column remembers: most rows hold one of few
 
 
 class JsonColumn(sa.types.TypeDecorator[Any]):
@@ -31,20 +33,21 @@ class JsonColumn(sa.types.TypeDecorator[Any]):
     def __init__(self, shape: Callable[[Any], Any], absent: str | None = None) -> None:
         super().__init__()
         self.shape, self.absent = shape, absent
+        self._parsed = lru_cache(_TEXTS)(lambda text: shape(json.loads(text)))
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
         """The text for the database."""
         return None if value is None else json.dumps(value)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        """The value of a row.
+        """The value of a row, which others share.
 
         Raises:
             DeadlineError: The text is not JSON, or JSON of another shape.
         """
         text = self.absent if value is None else value
         try:
-            return None if text is None else self.shape(json.loads(text))
+            return None if text is None else self._parsed(text)
         except (ValueError, TypeError, RecursionError):
             raise unknown_content(text) from None
 

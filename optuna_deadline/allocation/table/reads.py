@@ -358,11 +358,12 @@ class Reads(Base):
                 after=after, kinds=listed(kinds or ()),
             ))  # fmt: skip
 
-    def event_before(self, count: int) -> int:
-        """The row id before the pool's newest ``count`` events; 0 if it has fewer."""
+    def event_before(self, count: int, *, of_pool: bool = False) -> int:
+        """The row id before the newest ``count`` events of the study, or of its pool; or 0."""
+        where = "pool = :pool" if of_pool else "study_id = :study"
         with self._alone() as tx:
             return int(tx.value(
-                "SELECT id FROM @event WHERE pool = :pool ORDER BY id DESC LIMIT 1 OFFSET :count",
+                f"SELECT id FROM @event WHERE {where} ORDER BY id DESC LIMIT 1 OFFSET :count",
                 count=count,
             ) or 0)  # fmt: skip
 

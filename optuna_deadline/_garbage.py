@@ -1,0 +1,24 @@
+"""Python's garbage collector, where many rows become objects at once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """Collect no garbage until the ``with`` block ends, unless another thread wants it earlier.
+
+    The first reading of a large study makes objects that all stay. Collections in between would
+    find nothing, and take two fifths of its time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
