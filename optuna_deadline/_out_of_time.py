@@ -7,6 +7,7 @@ from typing import Any
 from optuna.study import Study
 
 from optuna_deadline._optuna import as_stored
+from optuna_deadline.errors import DeadlineError
 
 
 def out_of_time(trial: Any) -> bool:
@@ -35,12 +36,20 @@ def out_of_time(trial: Any) -> bool:
         Optuna, whether the next report would come after the deadline of the study's
         :class:`~optuna_deadline.DeadlinePruner`, or the trial has trained for its
         ``max_resource``; False if the study has no such pruner.
+
+    Raises:
+        DeadlineError: It is a study.
     """
     elastic = getattr(trial, "out_of_time", None)
     if elastic is not None:
         return bool(elastic())
     from optuna_deadline.pruners import find_deadline_pruner  # a rank does not need it
 
+    if isinstance(trial, Study):
+        raise DeadlineError(
+            "out_of_time takes the trial, and got a study: in a loop of your own, ask "
+            "time_left(study) > 0."
+        )
     study = getattr(trial, "study", None)
     pruner = find_deadline_pruner(getattr(study, "pruner", None))
     if study is None or pruner is None:

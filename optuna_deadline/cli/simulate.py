@@ -24,10 +24,10 @@ from optuna_deadline.simulation.comparison import (
     PolicyRow,
     collect_seldom,
     paired_cases,
-    read_deadline,
     run_all,
     summarise,
 )
+from optuna_deadline.simulation.study import read_deadline
 from optuna_deadline.simulation.tables import choose, load_speedups
 from optuna_deadline.simulation.workload import FAMILIES
 from optuna_deadline.study import policy_choice

@@ -16,6 +16,7 @@ from optuna_deadline.elastic.arguments import (
 from optuna_deadline.elastic.lifecycle import when_answering
 from optuna_deadline.elastic.result import Result
 from optuna_deadline.elastic.worker import ElasticWorker
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
@@ -79,6 +80,8 @@ def run(
             them, unless the study is in memory.
     """
     stop_if_loading()
+    if not isinstance(worker, WorkerOptions):
+        raise DeadlineError(f"worker must be WorkerOptions(...), but got {worker!r}.")
     options = worker.with_given(gpus=gpus, cpus=cpus, checkpoints=checkpoints)
     terms = StudyOptions(
         deadline=deadline, policy=policy, n_trials=n_trials, budget=budget, price=price,

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from optuna_deadline.allocation.records import PlannedTrial
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, spelled
 from optuna_deadline.forecasting.learning_curves import Curve, Doublings, learn_doublings
 from optuna_deadline.forecasting.regimes import seconds_between, shifted
 from optuna_deadline.forecasting.reporting import trained_steps
@@ -55,7 +55,10 @@ class InitialState:
         if history.settled is not None or history.time_left + later <= 0:
             raise DeadlineError(
                 f"{history.name} has ended, and nothing more will come: give it time first, with "
-                f"'optuna-deadline set {history.name} --deadline 2h'."
+                + spelled(
+                    "optuna_deadline.extend(study, '2h').",
+                    f"'optuna-deadline set {history.name} --deadline 2h'.",
+                )
             )
         if history.plain:
             raise DeadlineError(

@@ -26,6 +26,21 @@ SUBLINEAR = Speedup({2: 1.870, 4: 3.421, 8: 5.598})
 ANTI = Speedup({2: 0.9, 4: 0.7, 8: 0.5, 1024: 0.1})
 
 
+def _check(low: float, high: float = math.inf, **given: float) -> None:
+    """Refuse a number that is not within two, both included."""
+    for name, value in given.items():
+        if not (isinstance(value, (int, float)) and low <= value <= high):
+            limit = f"from {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+            raise ValueError(f"{name} must be a number {limit}, but got {value!r}.")
+
+
+def _check_counts(**given: int) -> None:
+    """Refuse what is no whole number from 1."""
+    for name, value in given.items():
+        if not (isinstance(value, int) and value >= 1):
+            raise ValueError(f"{name} must be a whole number from 1, but got {value!r}.")
+
+
 @dataclass(frozen=True)
 class Faults:
     """Kinds and rates of faults; drawn by seed, trial and segment, independent of the policy.
@@ -43,6 +58,11 @@ class Faults:
     reboot: float = 60.0
     straggler_share: float = 0.0
     straggler_factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check(0, crash_every=self.crash_every, host_every=self.host_every, reboot=self.reboot)
+        _check(0, 1, straggler_share=self.straggler_share)
+        _check(1, straggler_factor=self.straggler_factor)
 
     def crash_after(self, seed: int, number: int, fence: int, slots: int) -> float:
         """Seconds that a segment trains until a rank dies."""
@@ -98,6 +118,13 @@ class Cluster:
     ttl: float = TTL
     grace: float = GRACE
 
+    def __post_init__(self) -> None:
+        _check_counts(slots=self.slots, hosts=self.hosts)
+        _check(0, startup=self.startup, stop=self.stop, poll=self.poll, reading=self.reading)
+        _check(0, save_every=self.save_every, ttl=self.ttl, grace=self.grace)
+        if self.across is not None:
+            _check(0, 1, across=self.across)
+
     def speed(self, grant: Grant) -> float:
         """The speed of a gang relative to one slot."""
         share = 1.0 if self.across is None or not grant.others else self.across
@@ -128,6 +155,11 @@ class Funding:
     granularity: float = 1.0
     minimum: float = 60.0
     offer: int = 256
+
+    def __post_init__(self) -> None:
+        _check_counts(offer=self.offer)
+        _check(0, budget=self.budget, price=self.price, startup=self.startup)
+        _check(0, granularity=self.granularity, minimum=self.minimum)
 
 
 class Provider:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +17,12 @@ from optuna_deadline._optuna import experimental_func
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.simulation.cluster import SUBLINEAR, Cluster
-from optuna_deadline.simulation.study import Outcome, simulate
+from optuna_deadline.simulation.study import Outcome, read_deadline, simulate
 from optuna_deadline.simulation.tables import choose, draw
+from optuna_deadline.simulation.workload import Workload
 from optuna_deadline.study import policy_choice
 from optuna_deadline.study.policy_choice import PolicyLike
-from optuna_deadline.values.deadlines import DeadlineLike, parse_duration
+from optuna_deadline.values.deadlines import DeadlineLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ class Case:
 
     Attributes:
         policy: The policy; an object of the user's is copied for each study.
-        family: A generated family, or a recorded workload's name.
+        family: A generated family, a recorded workload's name, or a workload.
         deadline: In seconds, or in full trainings on one slot if ``relative``.
         steps: Steps of a full training of a generated workload.
         parameters: Parameters of the policy.
@@ -53,7 +53,7 @@ class Case:
     """
 
     policy: PolicyLike
-    family: str
+    family: str | Workload
     seed: int
     cluster: Cluster
     deadline: float
@@ -72,14 +72,14 @@ class Case:
 
 
 def paired_cases(
-    setting: Case, policies: Sequence[PolicyLike], workloads: Sequence[str], seeds: int
+    setting: Case, policies: Sequence[PolicyLike], workloads: Sequence[str | Workload], seeds: int
 ) -> list[Case]:
     """The cases of all policies, workloads and seeds in the order that :func:`summarise` reads.
 
     Args:
         setting: All else of a case.
         policies: The policies.
-        workloads: Generated families and recorded workloads.
+        workloads: Generated families, recorded workloads, and workloads themselves.
         seeds: Studies of each workload.
     """
     return [
@@ -237,7 +237,7 @@ def _flat(row: PolicyRow) -> dict[str, Any]:
 @experimental_func("0.1.0")
 def compare(
     policies: PolicyLike | Sequence[PolicyLike] | Mapping[str, PolicyLike],
-    families: str | Sequence[str] = "power-law",
+    families: str | Workload | Sequence[str | Workload] = "power-law",
     *,
     slots: int = 8,
     deadline: DeadlineLike = "4x",
@@ -261,7 +261,8 @@ def compare(
 
     Args:
         policies: The policies, as for :func:`optuna_deadline.run`; a mapping names them.
-        families: Learning curves: a generated family, or with ``data`` a kind of recorded table.
+        families: Learning curves: a generated family, with ``data`` a kind of recorded table, or
+            a :class:`Workload` of your own, which each seed has in another order.
         slots: Slots of one host.
         deadline: "4x": this many whole trainings on one slot; or a duration.
         seeds: Studies of each workload.
@@ -286,12 +287,17 @@ def compare(
     seconds, relative = read_deadline(deadline)
     cluster = Cluster(slots=slots, speedup=speedup)
     setting = Case("", "", 0, cluster, seconds, relative, steps, data=data)
-    chosen = choose([families] if isinstance(families, str) else families, data)
+    given = [families] if isinstance(families, (str, Workload)) else list(families)
+    own = {one.name: [one] for one in given if isinstance(one, Workload)}
+    names = [one for one in given if not isinstance(one, Workload)]
+    chosen: dict[str, Sequence[str | Workload]] = {**own}
+    if names or not own:
+        chosen = {**choose(names, data), **own}
     rows: list[PolicyRow] = []
     for family, workloads in chosen.items():
         cases = paired_cases(setting, [*named.values()], workloads, seeds)
         rows += summarise([*named], list(run_all(cases, jobs)), family)
-    title = f"{', '.join(chosen)}: {slots} slots, deadline {deadline}, {seeds} seeds"
+    title = f"{', '.join(chosen)}: {slots=}, deadline={deadline}, {seeds=}"
     return Comparison(title, tuple(rows))
 
 
@@ -321,17 +327,3 @@ def _label(policy: PolicyLike) -> str:
     defaults = policy_choice.effective(name, {})
     own = [f"{key}={value}" for key, value in parameters.items() if value != defaults.get(key)]
     return ":".join(filter(None, [name, ",".join(own)]))
-
-
-def read_deadline(deadline: DeadlineLike) -> tuple[float, bool]:
-    """Parse a deadline: seconds and False, or whole trainings and True.
-
-    Raises:
-        DeadlineError: It is neither, or it leaves no time.
-    """
-    text = deadline.strip() if isinstance(deadline, str) else ""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", text):
-        if float(found[1]) > 0:
-            return float(found[1]), True
-        raise DeadlineError("The deadline 0x leaves no time; give 1x or more.")
-    return parse_duration(deadline, "Virtual time"), False

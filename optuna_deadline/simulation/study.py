@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optuna_deadline.allocation.records import Event
+from optuna_deadline.errors import DeadlineError
 from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.policies.api import Policy
 from optuna_deadline.simulation.cluster import Cluster, Funding, Provider
@@ -220,17 +222,33 @@ def simulate(
 ) -> Outcome:
     """Run one study; see :class:`Simulation` for the arguments.
 
-    The policy may be a name, and the deadline a duration, as for :func:`optuna_deadline.run`.
+    The policy may be a name, and the deadline a duration, as for :func:`optuna_deadline.run`, or
+    "4x": the time of four whole trainings on one slot.
 
     Raises:
-        DeadlineError: The policy does not exist, or the deadline is no duration.
+        DeadlineError: The policy does not exist, or the deadline is invalid.
     """
+    seconds, relative = read_deadline(deadline)
     return Simulation(
         policy_choice.make(policy, {}),
         workload,
         cluster,
-        deadline=parse_duration(deadline, "deadline"),
+        deadline=seconds * workload.full_seconds if relative else seconds,
         seed=seed,
         funding=funding,
         search=search,
     ).run()
+
+
+def read_deadline(deadline: DeadlineLike) -> tuple[float, bool]:
+    """Parse a deadline: seconds and False, or whole trainings and True.
+
+    Raises:
+        DeadlineError: It is neither, or it leaves no time.
+    """
+    text = deadline.strip() if isinstance(deadline, str) else ""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", text):
+        if float(found[1]) > 0:
+            return float(found[1]), True
+        raise DeadlineError("The deadline 0x leaves no time; give 1x or more.")
+    return parse_duration(deadline, "deadline"), False

@@ -179,7 +179,12 @@ def generate(
         steps: Steps of a whole training.
         step_seconds: Median seconds of a step on one slot.
         spread: Of the logarithm of the seconds of a step over the configurations.
+
+    Raises:
+        ValueError: There is no such family.
     """
+    if family not in FAMILIES:
+        raise ValueError(f"There is no family {family!r}; there are {', '.join(FAMILIES)}.")
     rng = np.random.default_rng([seed, *family.encode()])
     scores = FAMILIES[family](rng, configurations, np.arange(1.0, steps + 1))
     seconds = step_seconds * np.exp(rng.normal(0.0, spread, configurations))

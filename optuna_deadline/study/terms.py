@@ -89,7 +89,8 @@ class Given:
 def fixing(study: Study) -> str:
     """The advice on giving a study a deadline, for error messages."""
     return spelled(
-        "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h')",
+        "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h'), which "
+        "counts from the first trial",
         f"give it one with 'optuna-deadline create {study.study_name} --deadline 2h'",
     )
 

@@ -207,7 +207,7 @@ _NEW = "--storage sqlite:///new.db"
         ("demo --folder new --policy magic", "no policy 'magic'"),
         ("demo --folder new --sharing odd", "no sharing 'odd'"),
         ("demo --folder train.py/new", "No checkpoint can be written to"),
-        ("simulate --deadline soon", "Virtual time needs a duration"),
+        ("simulate --deadline soon", "deadline needs a duration"),
     ],
 )
 def test_a_command_that_is_refused_leaves_nothing_behind(

@@ -77,6 +77,12 @@ def test_max_resource_ends_a_trial_normally(storage: str | None) -> None:
         assert out_of_time(trial) is (step == 3)
 
 
+def test_a_study_is_no_trial(storage: str | None) -> None:
+    """The loop ``while not out_of_time(study)`` would never end."""
+    with pytest.raises(DeadlineError, match=r"got a study: .*, ask time_left\(study\) > 0"):
+        out_of_time(_study(storage, DeadlinePruner("1000s")))
+
+
 def test_it_costs_no_statement_while_there_is_time(
     storage: str | None, clock: Any, counting: Any
 ) -> None:

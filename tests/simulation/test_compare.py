@@ -9,7 +9,8 @@ from optuna.exceptions import ExperimentalWarning
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies import AdaptiveHalving, Plan, Run, Snapshot
-from optuna_deadline.simulation import Comparison, compare
+from optuna_deadline.simulation import Comparison, Workload, compare
+from optuna_deadline.simulation.comparison import Estimate
 from optuna_deadline.visualization import plot_comparison
 from optuna_deadline.visualization._comparison import chart_comparison
 
@@ -40,6 +41,16 @@ def test_each_policy_has_the_same_studies() -> None:
     assert [*frame.policy] == ["fifo", "fifo:n_trials=99", "Remembering"]
     assert [*frame.difference] == [0.0, 0.0, 0.0], "all three train the same trials"
     assert frame.regret_error.notna().all() and (frame.utilisation > 0.9).all()
+
+
+def test_curves_of_the_users_own_are_compared_beside_a_family() -> None:
+    own = Workload("mine", ((0.1, 0.9), (0.2, 0.3), (0.1, 0.2)), (50.0, 90.0, 50.0))
+    rows = compare(["fifo"], [own, "crossing"], slots=1, seeds=3, steps=4, deadline="9x").rows
+    assert [row.family for row in rows] == ["crossing", "mine"]
+    assert rows[1].regret.mean == 0.0, "all three are trained"
+    alone = compare({"first": "fifo", "again": "fifo"}, own, slots=1, seeds=8, deadline="1.2x")
+    assert alone.rows[0].regret.error != 0.0, "another order for each seed"
+    assert alone.rows[1].difference == Estimate(0.0, 0.0)
 
 
 def test_policies_are_named_by_what_differs() -> None:
@@ -82,7 +93,7 @@ def test_the_figure_has_a_row_for_each_policy() -> None:
     found = compared(["fifo", "asha"])
     chart = chart_comparison(found)
     assert [name for _, name in chart.y_ticks] == ["asha", "fifo"], "the first is on top"
-    assert "2 slots, deadline 4x, 2 seeds" in chart.summary
+    assert "slots=2, deadline=4x, seeds=2" in chart.summary
     pytest.importorskip("plotly")
     assert len(plot_comparison(found).data) >= 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -22,6 +23,7 @@ from optuna_deadline.simulation import (
     LINEAR,
     Cluster,
     Faults,
+    Funding,
     Outcome,
     Simulation,
     Workload,
@@ -263,6 +265,8 @@ def test_a_name_and_a_duration_are_taken_as_in_live_calls(deadline: Any) -> None
         simulate("fifa", one, deadline=deadline)
     with pytest.raises(DeadlineError, match="deadline needs a duration"):
         simulate("fifo", one, deadline="2030-01-31T18:00+01:00")
+    expected = simulate("fifo", one, deadline=2 * one.full_seconds)
+    assert simulate("fifo", one, deadline="2x") == expected
 
 
 def test_a_search_chooses_what_a_trial_trains_once_and_for_all() -> None:
@@ -280,3 +284,27 @@ def test_a_search_chooses_what_a_trial_trains_once_and_for_all() -> None:
     assert outcome.pauses > 0 and len(asked) == len(set(asked)) == outcome.trials
     for row in simulation.world.table.reports():
         assert row.value == tuned.curves[-1 - row.number % 64][row.step - 1]
+
+
+@pytest.mark.parametrize(
+    "mistaken",
+    [
+        lambda: Cluster(slots=0),
+        lambda: Cluster(slots=2.5),  # type: ignore[arg-type]
+        lambda: Cluster(hosts=-1),
+        lambda: Cluster(startup=math.nan),
+        lambda: Cluster(across=1.5),
+        lambda: Faults(crash_every=-1.0),
+        lambda: Faults(straggler_share=2.0),
+        lambda: Funding(budget=-1.0),
+        lambda: Funding(budget=1.0, offer=0),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(mistaken: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"must be a (whole )?number (from|between)"):
+        mistaken()
+
+
+def test_a_family_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="no family 'crosing'; there are power-law, crossing"):
+        generate("crosing", 1)

@@ -99,6 +99,7 @@ def test_only_the_gpus_that_were_left_to_us(
         ({"deadline": "1h", "policy": "fifo:reduction_factor=1"}, "reduction_factor"),
         ({"deadline": "1h", "policy": "fifo:n_trials=1", "n_trials": 2}, "give one of them"),
         ({"deadline": "1h", "cpus": 0}, "A worker with 0 slots cannot train"),
+        ({"deadline": "1h", "worker": {"keep_warm": 2}}, "worker must be WorkerOptions"),
     ],
 )
 def test_run_refuses_in_words(arguments: dict[str, object], message: str) -> None:

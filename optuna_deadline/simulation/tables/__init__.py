@@ -138,15 +138,17 @@ def _unique(found: Iterable[Workload]) -> Iterable[Workload]:
             yield workload.renamed(f"{workload.name}-{seen[workload.name]}")
 
 
-def draw(name: str, seed: int, *, steps: int, data: Path | None = None) -> Workload:
+def draw(name: str | Workload, seed: int, *, steps: int, data: Path | None = None) -> Workload:
     """One study's workload: generated, or a recorded one in an order drawn from the seed.
 
     Args:
-        name: A generated family, or the full name of a recorded workload.
+        name: A generated family, the full name of a recorded workload, or a workload itself.
         seed: The same seed draws the same workload under every policy.
         steps: Steps of a full training of a generated workload.
         data: The folder of recorded data; the project's own table by default.
     """
+    if isinstance(name, Workload):
+        return name.shuffled(seed)
     if name in FAMILIES:
         return generate(name, seed, steps=steps)
     return _recorded(data)[name].shuffled(seed)
