@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from optuna_deadline._numbers import is_count
+
 _commanded = False
 
 
@@ -94,6 +96,6 @@ def at_most(slots: int) -> str:
     Raises:
         DeadlineError: It is not a positive whole number.
     """
-    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+    if not is_count(slots, 1):
         raise DeadlineError(f"Limit a trial to a whole number of slots from 1, not {slots!r}.")
     return "one slot only" if slots == 1 else f"{slots} slots at most"

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from optuna_deadline._numbers import is_count, make_plain
 from optuna_deadline.checkpoints.storage import place_of
 from optuna_deadline.errors import DeadlineError, argument
 from optuna_deadline.policies.registry import DEFAULT_SHARING, make_divider
@@ -95,6 +96,7 @@ class TrialOptions:
     keep_all: bool = _option(bool, default=False)
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_max_slots(self.max_slots)
 
 
@@ -164,7 +166,7 @@ class WorkerOptions(TrialOptions):
             raise _wrong("weight", "a positive number such as 2", self.weight)
         if not (_is_number(self.hang_timeout) and self.hang_timeout > 0):
             raise _wrong("hang_timeout", "a positive number of seconds", self.hang_timeout)
-        if not _is_count(self.keep_warm, 0):
+        if not is_count(self.keep_warm, 0):
             raise _wrong("keep_warm", "a number of trials such as 2", self.keep_warm)
         if not (_is_number(self.slot_timeout) and 0 <= self.slot_timeout < math.inf):
             raise _wrong("slot_timeout", "a number of seconds from 0", self.slot_timeout)
@@ -259,17 +261,13 @@ def check_max_slots(max_slots: int | None) -> int | None:
     Raises:
         DeadlineError: It is not a number of slots.
     """
-    if max_slots is not None and not _is_count(max_slots, 1):
+    if max_slots is not None and not is_count(max_slots, 1):
         raise _wrong("max_slots", "a number of slots such as 1", max_slots)
     return max_slots
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _wrong(name: str, wanted: str, value: Any) -> DeadlineError:

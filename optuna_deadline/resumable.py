@@ -13,6 +13,7 @@ from typing import Any
 
 from optuna.exceptions import TrialPruned
 
+from optuna_deadline._numbers import is_count, plain_number
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError
@@ -59,7 +60,8 @@ class Resumable:
         save_every: float,
         fit: str | None,
     ) -> None:
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        steps = plain_number(steps)
+        if not is_count(steps, 1):
             raise DeadlineError(f"steps must be a whole number from 1, but got {steps!r}.")
         self._trial, self._steps, self._state = trial, steps, state
         self._named = {*state}

@@ -16,6 +16,7 @@ from typing import Any
 
 from optuna.exceptions import TrialPruned
 
+from optuna_deadline._numbers import is_count, plain_number
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
@@ -72,8 +73,9 @@ class Rounds:
         fit: str | None = None,
         remedy: str = "",
     ) -> None:
+        rounds, report_every = plain_number(rounds), plain_number(report_every)
         for name, number in (("rounds", rounds), ("report_every", report_every)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            if not is_count(number, 1):
                 raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
         self._trial, self.rounds, self._every = trial, rounds, report_every
         self.save_every, self._remedy = save_every, remedy

@@ -7,11 +7,14 @@ plan has an order for every live trial. Workers carry it out.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
+from optuna_deadline._numbers import is_count, plain_number
 from optuna_deadline.forecasting.regimes import seconds_between
 from optuna_deadline.forecasting.throughput import Overhead, Speedup
 from optuna_deadline.policies.curve import NO_REPORTS, ReportCurve
@@ -19,6 +22,7 @@ from optuna_deadline.policies.curve import WORST as WORST
 from optuna_deadline.policies.curve import Report as Report
 
 _ROUNDING = 1e-9
+_NUMBER = attrgetter("number")
 
 
 @dataclass(frozen=True)
@@ -267,17 +271,56 @@ class Plan:
         return self.new_trials + sum([o.slots for o in self.orders.values() if isinstance(o, Run)])
 
 
-def checked(plan: object, name: str) -> Plan:
-    """What a policy of this name has returned, which may be a user's.
+def checked(plan: object, name: str, snapshot: Snapshot) -> Plan:
+    """What a policy of this name has returned for a snapshot, which may be a user's.
 
     Raises:
         TypeError: It is no plan.
+        ValueError: It cannot be carried out.
     """
     if not isinstance(plan, Plan):
         raise TypeError(
             f"The policy {name} returned {type(plan).__name__}; return a Plan for all trials."
         )
-    return plan
+    trials = snapshot.trials
+    words = ""
+    if not isinstance(plan.orders, Mapping):
+        words = f"orders={plan.orders!r}; give a mapping from the numbers of trials"
+    elif not _is_whole(plan.start, 0):
+        words = f"start={plan.start!r}; give a whole number of new trials"
+    for number, order in () if words else plan.orders.items():
+        place = bisect_left(trials, number, key=_NUMBER) if _is_whole(number, 0) else len(trials)
+        if place == len(trials) or trials[place].number != number:
+            words = f"an order for {number!r}; the snapshot has no such trial"
+        elif not isinstance(order, (Run, Pause, Retire)):
+            words = f"{order!r} for trial {number}; give Run, Pause or Retire"
+        elif isinstance(order, Run) and not _is_whole(order.slots, 1):
+            words = f"{order!r} for trial {number}; give a whole number of slots"
+    if words:
+        raise ValueError(f"The policy {name} returned a plan with {words}.")
+    runs = [order.slots for order in plan.orders.values() if isinstance(order, Run)]
+    numbers = (plan.start, *plan.orders, *runs, *plan.looks, *plan.looks.values())
+    return plan if set(map(type, numbers)) <= {int} else _with_ints(plan)
+
+
+def _with_ints(plan: Plan) -> Plan:
+    """The same plan without NumPy's numbers, which databases do not take."""
+    return replace(
+        plan,
+        orders={
+            int(number): replace(order, slots=int(order.slots))
+            if isinstance(order, Run)
+            else order
+            for number, order in plan.orders.items()
+        },
+        start=int(plan.start),
+        pool_slots=plain_number(plan.pool_slots),
+        looks={int(number): int(step) for number, step in plan.looks.items()},
+    )
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return is_count(plain_number(value), least)
 
 
 class Policy(Protocol):

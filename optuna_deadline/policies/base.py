@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from optuna_deadline._numbers import is_count, make_plain
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.trial_index import TrialIndex, TrialIndexCache
@@ -38,7 +39,7 @@ class Resources:
     def __post_init__(self) -> None:
         check_kinds(self)
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
-        if self.n_trials is not None and not _is_count(self.n_trials, 1):
+        if self.n_trials is not None and not is_count(self.n_trials, 1):
             raise DeadlineError(
                 f"n_trials must be a whole number from 1, but got {self.n_trials!r}."
             )
@@ -79,7 +80,7 @@ _KINDS: Mapping[Any, str] = {
 
 
 def check_kinds(policy: Any) -> None:
-    """Check that the numbers, texts and switches of a dataclass are such.
+    """Check that the numbers, texts and switches of a dataclass are such; NumPy's become plain.
 
     Raises:
         DeadlineError: A value is of another kind than its annotation.
@@ -88,6 +89,7 @@ def check_kinds(policy: Any) -> None:
         hints = get_type_hints(type(policy))
     except Exception:  # a user's, which name what exists only for a type checker
         return
+    make_plain(policy)
     for each in fields(policy):
         kinds = get_args(hints[each.name]) or (hints[each.name],)
         value = getattr(policy, each.name)
@@ -105,23 +107,19 @@ def check_resources(min_resource: Any, max_resource: Any, reduction_factor: Any)
     Raises:
         DeadlineError: One of them is invalid; the message names it.
     """
-    if not _is_count(min_resource, 1):
+    if not is_count(min_resource, 1):
         raise DeadlineError(
             f"min_resource must be a whole number of steps from 1, but got {min_resource!r}."
         )
-    if not _is_count(reduction_factor, 2):
+    if not is_count(reduction_factor, 2):
         raise DeadlineError(
             f"reduction_factor must be a whole number from 2, but got {reduction_factor!r}."
         )
-    if max_resource is not None and not _is_count(max_resource, min_resource):
+    if max_resource is not None and not is_count(max_resource, min_resource):
         raise DeadlineError(
             f"max_resource must be a whole number of steps not below "
             f"min_resource, but got {max_resource!r} and {min_resource!r}."
         )
-
-
-def _is_count(number: Any, least: int) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= least
 
 
 @dataclass(frozen=True)

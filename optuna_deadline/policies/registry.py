@@ -56,7 +56,7 @@ class FunctionPolicy:
             TypeError: It returned something other than a plan.
         """
         name = getattr(self.function, "__qualname__", repr(self.function))
-        return checked(self.function(snapshot, **self.parameters), name)
+        return checked(self.function(snapshot, **self.parameters), name, snapshot)
 
 
 def build(found: Any, parameters: Mapping[str, Any], name: str) -> Policy:

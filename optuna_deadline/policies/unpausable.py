@@ -47,7 +47,7 @@ class UnpausablePolicy:
     def plan(self, snapshot: Snapshot) -> Plan:
         """The plan of the policy that fits the objective."""
         chosen = self.stopping if cannot_pause(snapshot.trials) else self.policy
-        return checked(chosen.plan(snapshot), type(chosen).__qualname__)
+        return checked(chosen.plan(snapshot), type(chosen).__qualname__, snapshot)
 
 
 def stopping_policy(policy: Policy) -> Policy:

@@ -96,7 +96,7 @@ class DeadlinePruner(BasePruner):
     ) -> None:
         if inner is not None and not isinstance(inner, BasePruner):
             raise DeadlineError(f"inner must be a pruner of Optuna, but got {inner!r}.")
-        Resources(max_resource=max_resource, n_trials=n_trials)  # checks them
+        plain = Resources(max_resource=max_resource, n_trials=n_trials)  # checks them
         self._deadline = parse_deadline(deadline)
         if self._deadline.at is not None and self._deadline.at <= time.time():
             _logger.warning(
@@ -104,7 +104,9 @@ class DeadlinePruner(BasePruner):
                 self._deadline,
             )
         self._inner = inner
-        self._given = Given(parameters={"max_resource": max_resource, "n_trials": n_trials})
+        self._given = Given(
+            parameters={"max_resource": plain.max_resource, "n_trials": plain.n_trials}
+        )
         self._extend = extend
         self._storage = None if storage is None else given_url(storage)
         self._start(ProcessClock())

@@ -13,6 +13,7 @@ from optuna.distributions import BaseDistribution, CategoricalChoiceType
 from optuna.trial import Trial
 
 from optuna_deadline._crashpoints import crashpoint
+from optuna_deadline._numbers import plain_number
 from optuna_deadline.checkpoints.files import checksum, write_checked
 from optuna_deadline.checkpoints.folders import FolderCheckpoints
 from optuna_deadline.checkpoints.private import make_private
@@ -197,6 +198,7 @@ class RankSegment(FolderCheckpoints):
 
     def limit_slots(self, slots: int, reason: str) -> None:
         """Report that the trial cannot train on more slots."""
+        slots = plain_number(slots)
         at_most(slots)  # raises for an invalid limit
         self._link.send(Limited(slots, reason))
 

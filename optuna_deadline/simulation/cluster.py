@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from optuna_deadline._numbers import is_count
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import GRACE, TTL
 from optuna_deadline.forecasting.throughput import Speedup
@@ -37,7 +38,7 @@ def _check(low: float, high: float = math.inf, **given: float) -> None:
 def _check_counts(**given: int) -> None:
     """Refuse what is no whole number from 1."""
     for name, value in given.items():
-        if not (isinstance(value, int) and value >= 1):
+        if not is_count(value, 1):
             raise ValueError(f"{name} must be a whole number from 1, but got {value!r}.")
 
 

@@ -13,6 +13,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from optuna_deadline._numbers import is_count, plain_number
 from optuna_deadline._optuna import experimental_func
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
@@ -274,8 +275,9 @@ def compare(
     Raises:
         DeadlineError: An argument is invalid, or a policy does not exist.
     """
+    slots, seeds, steps, jobs = map(plain_number, (slots, seeds, steps, jobs))
     for name, number in (("slots", slots), ("seeds", seeds), ("steps", steps), ("jobs", jobs)):
-        if not isinstance(number, int) or number < 1:
+        if not is_count(number, 1):
             raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
     if isinstance(policies, str) or not isinstance(policies, (Mapping, Sequence)):
         policies = [policies]

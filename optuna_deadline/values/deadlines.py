@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Union
 
+from optuna_deadline._numbers import plain_number
 from optuna_deadline.errors import DeadlineError, spelled
 
 DeadlineLike = Union[str, float, timedelta, datetime, "Deadline"]
@@ -72,6 +73,7 @@ def parse_deadline(deadline: DeadlineLike) -> Deadline:
     Raises:
         DeadlineError: It is none of these, has no zone, or is not a positive duration.
     """
+    deadline = plain_number(deadline)
     if isinstance(deadline, Deadline):
         return deadline
     if isinstance(deadline, timedelta):

@@ -11,6 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from optuna_deadline._numbers import is_count, make_plain, plain_number
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.values.deadlines import parse_deadline
 
@@ -53,6 +54,9 @@ class Price:
     then: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
+        make_plain(self)
+        later = tuple((since, plain_number(per_hour)) for since, per_hour in self.then)
+        object.__setattr__(self, "then", later)
         for per_hour in (self.per_hour, *(later for _, later in self.then)):
             if not (isinstance(per_hour, Real) and 0 < per_hour < math.inf):
                 raise DeadlineError(
@@ -61,9 +65,9 @@ class Price:
                 )
         for name in ("granularity", "startup", "minimum"):
             seconds = getattr(self, name)
-            if not (math.isfinite(seconds) and seconds >= 0):
+            if not (isinstance(seconds, (int, float)) and 0 <= seconds < math.inf):
                 raise DeadlineError(f"{name} must be seconds from 0, but got {seconds!r}.")
-        if self.node < 1:
+        if not is_count(self.node, 1):
             raise DeadlineError(f"node must be a number of slots from 1, but got {self.node!r}.")
         for since, _ in self.then:
             parse_deadline(since)
