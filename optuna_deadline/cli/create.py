@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -37,7 +38,8 @@ def create(
     _, terms = make(study, storage, options)
     limits = f"deadline {terms}" + (f", budget {terms.budget}" if terms.budget else "")
     print(f"{study}: {terms.direction}, {limits}, policy {terms.policy}.")
-    print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE --study {study} --storage URL --cpus 2")
+    words = f"--study {shlex.quote(study)} --storage URL --cpus 2"
+    print(f"Next: optuna-deadline worker FILE.py:OBJECTIVE {words}")
 
 
 def make(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sqlite3
 import time
 from contextlib import suppress
@@ -258,7 +259,7 @@ def load_study(name: str, url: str) -> Study:
         names = ", ".join(optuna.get_all_study_names(storage)) or "none yet"
         raise DeadlineError(
             f"There is no study {name!r} (there are: {printable(names)}); make it with "
-            f"'optuna-deadline create {name}'."
+            f"'optuna-deadline create {shlex.quote(name)}'."
         ) from None
 
 

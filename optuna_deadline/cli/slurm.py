@@ -260,7 +260,8 @@ def slurm(
         return
     number, script = _submit(job)
     print(f"Submitted job {number}: {script}; its output is in the same folder.")
-    print(f"Next: optuna-deadline top {study} --storage URL; scancel {number} cancels it.")
+    look = f"optuna-deadline top {shlex.quote(study)} --storage URL"
+    print(f"Next: {look}; scancel {number} cancels it.")
 
 
 def _resources(
@@ -307,7 +308,7 @@ def _check_study(name: str, storage: str, host_type: str | None) -> None:
     if orders.settled or orders.end <= table.now():
         raise DeadlineError(
             f"The study {name!r} has ended, so no job is submitted; give it more time with "
-            f"'optuna-deadline set {name} --deadline 2h'."
+            f"'optuna-deadline set {shlex.quote(name)} --deadline 2h'."
         )
     # If no type is given here, the environment of a node may set one.
     if host_type is not None and terms.budget is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import Annotated
 
@@ -147,7 +148,8 @@ def _find(study: str, storage: str, number: int) -> tuple[AllocationTable, Plann
             else f"{study} has ended"
         )
         raise DeadlineError(
-            f"{ended}: give it more time first, with 'optuna-deadline set {study} --deadline 2h'."
+            f"{ended}: give it more time first, with "
+            f"'optuna-deadline set {shlex.quote(study)} --deadline 2h'."
         )
     return table, planned
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 from optuna_deadline.allocation.table import AllocationTable
@@ -24,7 +25,7 @@ def top(study: Study, storage: Storage) -> None:
     if read_history(found).plain:
         raise DeadlineError(
             f"{study} is trained by study.optimize, which does not use the table: see "
-            f"'optuna-deadline status {study}'."
+            f"'optuna-deadline status {shlex.quote(study)}'."
         )
     screen = console if console.is_terminal else SafeConsole()
     with showing_study(StudyWatcher(table, terms), screen):

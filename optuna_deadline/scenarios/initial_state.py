@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class InitialState:
                 f"{history.name} has ended, and nothing more will come: give it time first, with "
                 + spelled(
                     "optuna_deadline.extend(study, '2h').",
-                    f"'optuna-deadline set {history.name} --deadline 2h'.",
+                    f"'optuna-deadline set {shlex.quote(history.name)} --deadline 2h'.",
                 )
             )
         if history.plain:

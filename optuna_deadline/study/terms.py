@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -91,7 +92,7 @@ def fixing(study: Study) -> str:
     return spelled(
         "pass deadline='2h' to run, or create it with DeadlinePruner(deadline='2h'), which "
         "counts from the first trial",
-        f"give it one with 'optuna-deadline create {study.study_name} --deadline 2h'",
+        f"give it one with 'optuna-deadline create {shlex.quote(study.study_name)} --deadline 2h'",
     )
 
 
@@ -142,7 +143,7 @@ def _extending(stored: Terms) -> str:
     """The advice on moving a deadline, for error messages."""
     return spelled(
         "optuna_deadline.extend(study, '2h')",
-        f"'optuna-deadline set {stored.name} --deadline 2h'",
+        f"'optuna-deadline set {shlex.quote(stored.name)} --deadline 2h'",
     )
 
 

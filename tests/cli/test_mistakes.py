@@ -75,6 +75,7 @@ def refused(words: str, code: int = 2) -> str:
         ("create new @ --deadline 2h --sampler tpe:seed=1,x", "write tpe:NAME=VALUE"),
         ("create new @ --deadline 2h --n-trials 0", "n_trials must be a whole number from 1"),
         ("worker train.py:objective --study plain @ --cpus 1", "create plain --deadline 2h'"),
+        ("worker train.py:objective --study 'my own' @ --cpus 1", "create 'my own''"),
         ("status plain @", "give it one with 'optuna-deadline create plain --deadline 2h'"),
     ],
 )
