@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optuna_deadline.policies.api import WORST, Report, TrialView
 from optuna_deadline.policies.curve import extends
@@ -28,9 +28,14 @@ class Rung:
         milestone: In report steps, or in reports.
         recorded: The scores by trial.
         ranked: The best first, each as ``(-score, number)``.
+        version: Changes with each record.
+        memo: What was computed from its records: another rung, its version, and the result. None
+            after a change.
     """
 
-    __slots__ = ("_best", "_cut", "_reduction_factor", "milestone", "ranked", "recorded")
+    __slots__ = (
+        "_best", "_cut", "_reduction_factor", "memo", "milestone", "ranked", "recorded", "version",
+    )  # fmt: skip
 
     def __init__(self, milestone: int, reduction_factor: int = 2) -> None:
         self.milestone = milestone
@@ -39,17 +44,23 @@ class Rung:
         self._reduction_factor = reduction_factor
         self._cut: tuple[float | None] | None = None  # None until it is computed
         self._best: frozenset[int] | None = None  # likewise
+        self.version = 0
+        self.memo: tuple[Rung, int, Any] | None = None
 
     def record(self, number: int, score: float) -> None:
         """Record the score of a trial that has reached the rung."""
         self.recorded[number] = score
         insort(self.ranked, (-score, number))
-        self._cut = self._best = None
+        self._changed()
 
     def forget(self, number: int) -> None:
         """Delete a trial's record."""
         del self.ranked[bisect_left(self.ranked, (-self.recorded.pop(number), number))]
-        self._cut = self._best = None
+        self._changed()
+
+    def _changed(self) -> None:
+        self._cut = self._best = self.memo = None
+        self.version += 1
 
     def better_than(self, score: float) -> int:
         """The number of scores above another."""

@@ -98,6 +98,19 @@ class TestReliability:
         [turn] = reliabilities([rung(1, here), rung(2, here[::-1])])
         assert stay > 0.97 and turn < 0.4
 
+    def test_it_follows_each_record_of_either_rung(self) -> None:
+        noise = random.Random(1)
+        scores = [[noise.gauss(0, 1) for _ in range(60)] for _ in range(2)]
+        here, there = rung(1, scores[0][:40]), rung(2, scores[1][:40])
+        for number in range(40, 60):
+            for changed, mine in zip((here, there), scores, strict=True):
+                changed.record(number, mine[number])
+                new = [rung(one.milestone, one.recorded) for one in (here, there)]
+                assert reliabilities([here, there]) == reliabilities(new)
+        there.forget(7)
+        new = [rung(one.milestone, one.recorded) for one in (here, there)]
+        assert reliabilities([here, there]) == reliabilities(new)
+
     def test_a_few_pairs_change_it_little(self) -> None:
         """Else the first trials of a small pool end the search before it has begun."""
         here = [1.0, 2.0, 3.0]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist, fmean
+from typing import cast
 
 from optuna_deadline.policies.rungs import Rung, RungTable, best_until
 
@@ -80,6 +81,13 @@ def shares_kept(rungs: Sequence[Rung], reliable: Sequence[float]) -> list[float]
 
 def _correlation(here: Rung, there: Rung) -> tuple[int, float]:
     """The pairs of two rungs and their correlation per doubling."""
+    known = here.memo
+    if known is None or known[0] is not there or known[1] != there.version:
+        known = here.memo = there, there.version, _correlate(here, there)
+    return cast("tuple[int, float]", known[2])
+
+
+def _correlate(here: Rung, there: Rung) -> tuple[int, float]:
     scores = normal_scores(len(here.ranked))
     both = [
         (score, there.recorded[number], number)
