@@ -149,6 +149,23 @@ def test_a_round_ends_and_its_losers_are_retired() -> None:
     assert again.start == 0 and not again.gate_open
 
 
+def test_the_end_of_a_round_compares_no_trial_with_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trials = [trial(n, 1, n / 40) for n in range(40)]
+    compared = [0]
+
+    def counted(one: TrialView, other: object) -> bool:
+        compared[0] += 1
+        return one is other
+
+    monkeypatch.setattr(TrialView, "__eq__", counted)
+    money = replace(PURSE, spent=5600.0, held=8)
+    plan = Seer().plan(snapshot(*trials, now=700.0, money=money))
+    assert any(isinstance(order, Retire) for order in plan.orders.values())
+    assert compared[0] <= len(trials)
+
+
 def test_a_round_does_not_wait_for_its_slowest() -> None:
     others = [trial(n, 1, 0.1, "retired") for n in range(20)]
     through = [trial(n, 4, 0.5 + n / 100) for n in range(20, 25)]

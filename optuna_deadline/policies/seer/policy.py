@@ -87,7 +87,7 @@ class Seer(Resources):
                 orders.update((trial.number, Retire(words)) for trial in losers)
                 retired += losers
                 # An ended trial cannot be retired: the next plan counts it again.
-                contenders = [trial for trial in best if trial not in losers]
+                contenders = [t for place, t in enumerate(best) if place < keep or not t.alive]
             rung, shape = max(rung, barrier(retired, steps)) + 1, None  # as the next plan reads it
         if rung == len(steps) or not (contenders or missing):
             for trial in contenders:
