@@ -29,6 +29,7 @@ from optuna_deadline.elastic.arguments import preload
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
+from optuna_deadline.history.text import format_count
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher
@@ -216,10 +217,10 @@ def _print_summary(outcome: dict[str, Any], result: Result, terms: Terms, url: s
     print(describe(result, terms))
     when = "before" if outcome["overshoot_s"] <= 0 else "after"
     ended = f"ended {abs(outcome['overshoot_s']):.2f} s {when} the deadline"
-    print(
-        f"{outcome['trials']} trials: {outcome['pauses']} pauses, {outcome['resumes']} resumes, "
-        f"{outcome['resizes']} resizes; {ended}."
-    )
+    counts = [
+        format_count(outcome[f"{what}s"], what) for what in ("trial", "pause", "resume", "resize")
+    ]
+    print(f"{counts[0]}: {', '.join(counts[1:])}; {ended}.")
     print(f"slots: {SlotUsage(**outcome['slot_usage'])}")
     for share in outcome.get("studies", []):
         best = "no report" if share["best_value"] is None else f"best {share['best_value']:.4f}"

@@ -18,6 +18,7 @@ from optuna_deadline.cli.app import print_json
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.shortfalls import shortfalls
+from optuna_deadline.history.text import format_count
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.policies.registry import DEFAULT_SHARING, make_divider
@@ -80,7 +81,8 @@ def render(
     workers = [replace(row, host=printable(row.host)) for row in workers]
     offered = [slot for slot in slots if slot.offered_by]
     held = sum(slot.holder is not None for slot in slots)
-    heading = f"pool {name}: {len(offered)} slots, {held} in use, {len(workers)} workers"
+    there = f"{format_count(len(offered), 'slot')}, {held} in use"
+    heading = f"pool {name}: {there}, {format_count(len(workers), 'worker')}"
     parts: list[RenderableType] = [Text(heading, style="bold")]
     if tenants:
         parts.append(_studies(now, tenants, offered, workers))

@@ -17,6 +17,7 @@ from rich.table import Table
 from optuna_deadline.cli.app import command, console
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
+from optuna_deadline.history.text import format_count
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
 from optuna_deadline.simulation.comparison import (
@@ -109,7 +110,8 @@ def simulate(
         mine, outcomes = outcomes[:count], outcomes[count:]
         rows += (found := summarise(policies, mine, name))
         several = f"{len(workloads)} workloads, " if len(workloads) > 1 else ""
-        title = f"{name}, {several}{slots} slots, deadline {deadline}, {seeds} seeds"
+        counts = [format_count(slots, "slot"), format_count(seeds, "seed")]
+        title = f"{name}, {several}{counts[0]}, deadline {deadline}, {counts[1]}"
         screen.print(_table(title, found), width=None if screen.is_terminal else _PIPED)
         for case, outcome in zip(cases[len(runs) :], mine, strict=False):
             named = {"family": name, "policy": case.policy, "seed": case.seed}

@@ -181,7 +181,8 @@ def _check_room(table: AllocationTable, study: str, slots: int) -> None:
         else "a gang crosses workers only where these say --multi-node and share checkpoints."
     )
     raise DeadlineError(
-        f"No worker of {study} has {slots} slots: the largest has {alone}, and {others}"
+        f"No worker of {study} has {format_count(slots, 'slot')}: the largest has {alone}, and "
+        f"{others}"
     )
 
 

@@ -104,7 +104,7 @@ def lines(previous: View | None, view: View) -> list[str]:
     if view.shares != previous.shares and view.shares:
         news.append(f"{now}  {_shares(view)}")
     if previous.time_left // 10 != view.time_left // 10:
-        used = f"{view.slots_used} of {view.slots_total} slots used"
+        used = f"{view.slots_used} of {format_count(view.slots_total, 'slot')} used"
         money = "" if view.spent is None else f", {view.spent:.4g} of {view.budget} spent"
         news.append(f"{now}  {_left(view)} left, {used}{money}; {_states(view.rows)}")
     return news

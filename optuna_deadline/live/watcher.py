@@ -184,7 +184,8 @@ class StudyWatcher:
             del self._gates[: -4 * _DECISIONS]
             return
         elif event.kind == "pool" and event.detail["slots"] != event.detail["before"]:
-            words = f"the pool goes from {event.detail['before']} to {event.detail['slots']} slots"
+            size = format_count(int(str(event.detail["slots"])), "slot")
+            words = f"the pool goes from {event.detail['before']} to {size}"
         elif event.kind == "failed":
             words = f"trial {event.number} failed"
         elif event.kind == "lost":

@@ -17,6 +17,7 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.futures import Future, draw_places
 from optuna_deadline.history.series import integral, slots_in_use
+from optuna_deadline.history.text import format_count
 from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.planning.billing.ledger import BillingLedger, invoice_of, types_of, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Tariff, tariff_of
@@ -62,8 +63,8 @@ def machines(present: InitialState, slots: int) -> dict[str, int]:
         return {**found, "more": slots}
     if -slots > sum(found.values()):
         raise DeadlineError(
-            f"{present.history.name} has {sum(found.values())} slots, and {-slots} cannot be "
-            "taken from them."
+            f"{present.history.name} has {format_count(sum(found.values()), 'slot')}, so {-slots} "
+            "cannot be taken."
         )
     for worker in reversed(list(found)):
         taken = min(found[worker], -slots)
