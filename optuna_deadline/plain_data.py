@@ -6,6 +6,7 @@ PyTorch writes the file if the script has imported it. Reading runs no code that
 from __future__ import annotations
 
 import collections
+import copyreg
 import io
 import pickle
 import random
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.optimizer_state import load_whole_state, whole_state
@@ -40,7 +41,15 @@ _TAGGED: dict[str, tuple[type, Callable[[Any], list[Any]], Callable[[Any], Any]]
         lambda held: collections.defaultdict(_FACTORIES.get(held[0]), held[1]),
     ),
 }
+_OF_PYTHON = 1 << 9  # the flag of a class that is not a static type of C
+_OBJECT = "<object>"  # key of the attributes of an object of the user's
 _WITHOUT_TORCH = "plain/data.pkl"  # the member of a file
+
+
+class Attributes(NamedTuple):
+    """What pickle keeps of an object whose class adds nothing to Python's: its attributes."""
+
+    held: Any  #: by name; with slots a pair; whatever ``__getstate__`` returns
 
 
 def encoded(value: Any, name: str) -> Any:
@@ -76,8 +85,24 @@ def has_state(value: Any) -> bool:
 
 
 def is_data(value: Any) -> bool:
-    """Whether it is neither an object with a state of its own nor a random generator."""
-    return not has_state(value) and generator_of(value) is None
+    """Whether it is neither an object, with a state or attributes, nor a random generator."""
+    return not (has_state(value) or generator_of(value) or attributes_of(value))
+
+
+def attributes_of(value: Any) -> Attributes | None:
+    """The attributes of an object of a class written in Python; None for anything else."""
+    torch = sys.modules.get("torch")
+    if not type(value).__flags__ & _OF_PYTHON or has_state(value) or generator_of(value):
+        return None
+    if isinstance(value, type) or (torch is not None and isinstance(value, torch.Tensor)):
+        return None
+    try:
+        made, given, held, *items = value.__reduce_ex__(2)
+    except Exception:  # it is a module, a file, a lock, text ...
+        return None
+    if made is not copyreg.__newobj__ or given != (type(value),) or any(items):  # type: ignore[attr-defined]
+        return None
+    return Attributes({} if held is None else held)
 
 
 def state_of(name: str, value: Any) -> Any:
@@ -88,6 +113,8 @@ def state_of(name: str, value: Any) -> Any:
     """
     if has_state(value):
         return encoded(whole_state(value), f"{name}.state_dict()")
+    if (own := attributes_of(value)) is not None:
+        return {_OBJECT: encoded(own.held, f"state[{name!r}]")}
     generator = generator_of(value)
     return encoded(value if generator is None else generator[0](), f"state[{name!r}]")
 
@@ -103,6 +130,9 @@ def put_back(old: Any, new: Any) -> Any:
         return old
     if (generator := generator_of(old)) is not None:
         generator[1](new)
+        return old
+    if isinstance(new, Attributes):
+        _set_attributes(old, new.held)
         return old
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
@@ -128,12 +158,24 @@ def put_back(old: Any, new: Any) -> Any:
     return old
 
 
+def _set_attributes(old: Any, held: Any) -> None:
+    if hasattr(old, "__setstate__"):
+        old.__setstate__(held)
+        return
+    plain, slots = held if isinstance(held, tuple) else (held, {})
+    if plain is not None:
+        put_back(vars(old), plain)
+    for name, each in slots.items():
+        object.__setattr__(old, name, put_back(getattr(old, name, None), each))
+
+
 def fills_in_place(value: Any) -> bool:
     """Whether :func:`put_back` changes the value itself."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (
         isinstance(value, (list, dict, set, collections.deque))
         or generator_of(value) is not None
+        or attributes_of(value) is not None
         or (numpy is not None and isinstance(value, numpy.ndarray))
         or (torch is not None and isinstance(value, torch.Tensor))
     )
@@ -171,6 +213,8 @@ def decoded(value: Any) -> Any:
         return found if found.shape else found[()]
     if isinstance(value, dict) and len(value) == 1:
         [(key, held)] = value.items()
+        if key == _OBJECT:
+            return Attributes(decoded(held))
         if (tagged := _TAGGED.get(key)) is not None:
             return tagged[2](decoded(held))
     return _mapped(decoded, value)

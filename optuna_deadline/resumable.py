@@ -64,7 +64,7 @@ class Resumable:
         if not is_count(steps, 1):
             raise DeadlineError(f"steps must be a whole number from 1, but got {steps!r}.")
         self._trial, self._steps, self._state = trial, steps, state
-        self._named = {*state}
+        self._objects = {name for name, each in state.items() if not is_data(each)}
         self._save_every = save_every
         self._segment = begin_fit(trial, fit, first=1)
         self._best = BestValue(self._segment.direction or "minimize")
@@ -159,8 +159,11 @@ class Resumable:
     def _keeps_slot(self) -> bool:
         """Whether training has changed what a new process would make, so none could resume."""
         changed = [] if self._values is None else self._values.changed_structure()
-        new = self._state.keys() - self._named
-        changed += [f"state[{name!r}]" for name in new if not is_data(self._state[name])]
+        changed += [
+            f"state[{name!r}]"
+            for name, each in self._state.items()
+            if name not in self._objects and not is_data(each)
+        ]
         if changed and not self._keeps:
             self._keeps = True
             warn_of_structure(changed, "before resumable(...)")
@@ -248,7 +251,8 @@ def resumable(
         trial: The trial that the objective was called with.
         steps: The number of steps of a whole training.
         state: By name, all that training changes: objects with ``state_dict`` and
-            ``load_state_dict``, random generators, and plain data. Lists, dicts, sets, deques,
+            ``load_state_dict``, random generators, plain data, and objects of Python classes
+            whose attributes are plain data. Lists, dicts, sets, deques,
             arrays and tensors are filled in place; numbers and texts are put back into this
             mapping, so read them from it. The loop may add plain data.
         save_every: Seconds between two checkpoints without a best value.

@@ -76,8 +76,8 @@ class ElasticLoop:
             reports follow those of the fit before. Call :meth:`result` after each.
         **also: Further states to save, by name: schedulers, a ``GradScaler``, an average of the
             weights, anything with ``state_dict`` and ``load_state_dict``; random generators,
-            lists, dicts, arrays and tensors, which are filled in place, on several slots with
-            those of the first one.
+            lists, dicts, arrays, tensors, and objects whose attributes are plain data, which are
+            filled in place, on several slots with those of the first one.
 
     Raises:
         DeadlineError: The model is sharded or wrapped already, or a state cannot be kept.

@@ -30,7 +30,8 @@ class TrainingState:
     Args:
         model: The bare model.
         others: By name: the optimizer, schedulers, a gradient scaler, averages; lists, dicts,
-            arrays, tensors and random generators, which are filled in place.
+            arrays, tensors, random generators and objects of plain attributes, which are filled
+            in place.
     """
 
     def __init__(self, model: Any, others: Mapping[str, Any]) -> None:

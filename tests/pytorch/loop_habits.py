@@ -73,6 +73,9 @@ HABITS = {
         "ReduceLROnPlateau", net="plateau of the step"
     ),
     "AveragedModel": habit(net="average", each=True),
+    "an object of one's own that counts, which ElasticLoop is given": habit(
+        net="patience", epochs=4, each=True
+    ),
     "a mean of losses in a variable": habit("mine.losses", net="mean of losses", late=True),
     "BatchNorm": habit("a slot's slice of it", norm=True),
     "SyncBatchNorm on CPU": habit("SyncBatchNorm", net="SyncBatchNorm", norm=True),

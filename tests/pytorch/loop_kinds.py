@@ -454,6 +454,33 @@ class Plateau(Training):
         self.schedule.step(value)
 
 
+class Patience:
+    """An early stopper, as users write it."""
+
+    def __init__(self) -> None:
+        self.best, self.bad = float("inf"), 0
+        self.history: list[float] = []
+
+    def update(self, value: float) -> None:
+        self.history.append(value)
+        self.bad += value > 0.7 * self.best
+        self.best = min(self.best, value)
+
+
+@named("patience")
+class Patient(Training):
+    """Lowers the rate by what an object without a ``state_dict`` has counted."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.also["patience"] = self.patience = Patience()
+
+    def end_epoch(self, loop: ElasticLoop, value: float) -> None:
+        self.patience.update(value)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.05 / (1 + self.patience.bad + len(self.patience.history))
+
+
 @named("plateau of the step")
 class PlateauOfStep(Plateau):
     def __init__(self, *args: Any) -> None:

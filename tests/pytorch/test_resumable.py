@@ -252,7 +252,7 @@ def test_a_library_that_a_step_imports_later_goes_on_too(tmp_path: Path) -> None
     [
         (0, {}, "steps must be a whole number from 1, but got 0"),
         (True, {}, "steps must be"),
-        (3, {"a": object()}, r"state\['a'\] has a object, without state_dict\(\)"),
+        (3, {"a": [object()]}, r"state\['a'\] has a object, without state_dict\(\)"),
         (3, {"a": [lambda: 0]}, r"state\['a'\] has a function"),
     ],
 )
