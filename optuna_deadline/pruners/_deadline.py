@@ -207,7 +207,8 @@ class DeadlinePruner(BasePruner):
         """End ``study.optimize`` if a new trial of this process would hardly report in time.
 
         Returns:
-            Whether it has ended.
+            Whether it has ended: once it has, it stays so for trials that end later in other
+            threads, whatever they say about paces.
         """
         tracker = self._tracker(study)
         needed, left = tracker.new_trial_needs(), tracker.time_left()
@@ -226,7 +227,8 @@ class DeadlinePruner(BasePruner):
                 "left to search, by the objective or by another callback",
             )
         tracker.stopped = is_stopping(study)
-        return over
+        tracker.over = tracker.stopped and (over or tracker.over)
+        return over or tracker.over
 
     def _is_over(self, study: Study) -> bool:
         """Whether a new trial would hardly report before the deadline; reads it again."""

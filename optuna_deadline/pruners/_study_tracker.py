@@ -70,6 +70,7 @@ class StudyTracker:
         self.terms = terms
         self.joined = terms.read
         self.stopped = False
+        self.over = False  # whether the deadline has ended that loop
         self._max_resource: int | None = terms.parameters.get("max_resource")
         self._n_trials: int | None = terms.parameters.get("n_trials")
         self._rungs = KnownRungs(terms)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import threading
 from typing import Any
 
 import optuna
@@ -18,6 +20,7 @@ from optuna_deadline.allocation.database import schema
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.text import event_sentence
+from optuna_deadline.pruners._study_tracker import StudyTracker
 
 pytestmark = pytest.mark.nightly_but(r"memory|sqlite")
 
@@ -173,6 +176,41 @@ def test_the_two_lines_end_by_the_deadline(
     reports = [min(one.intermediate_values.values()) for one in study.trials]
     if ask == "should_prune":
         assert study.best_value == min(reports)
+
+
+def test_a_loop_that_has_ended_stays_so_for_other_threads(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the last trial to end would leave a study without a COMPLETE one."""
+    needed = [math.inf, 0.0]  # of a new trial, as the first and the second one end
+    both, first = threading.Barrier(2), threading.Event()
+    study = optuna.create_study(
+        pruner=DeadlinePruner("100s")._start(clock), sampler=DeadlineSampler(seed=1)
+    )
+    pruner = study.pruner
+    assert isinstance(pruner, DeadlinePruner)
+    ends = pruner._trial_ends
+
+    def told(study: optuna.Study, trial: Any, *ending: Any) -> bool:
+        need = needed.pop(0)
+        monkeypatch.setattr(StudyTracker, "new_trial_needs", lambda tracker: need)
+        return ends(study, trial, *ending)
+
+    monkeypatch.setattr(pruner, "_trial_ends", told)
+
+    def objective(trial: optuna.Trial) -> float:
+        trial.report(trial.suggest_float("x", 0, 1), 1)
+        both.wait(30)
+        if trial.number == 1:
+            assert first.wait(30)
+        raise optuna.TrialPruned
+
+    def ended(study: optuna.Study, trial: Any) -> None:
+        first.set()
+
+    study.optimize(objective, n_jobs=2, callbacks=[ended])
+    assert needed == [] and len(study.trials) == 3
+    assert study.best_value == min(one.intermediate_values[1] for one in study.trials)
 
 
 def test_an_end_that_is_early_is_explained(clock: Any, caplog: pytest.LogCaptureFixture) -> None:
