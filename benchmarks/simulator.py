@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.measuring import Progress, machine, output_file, write_json
+from optuna_deadline._garbage import collect_seldom
 from optuna_deadline.policies import make_policy
 from optuna_deadline.simulation import Cluster, generate, simulate
-from optuna_deadline.simulation.comparison import collect_seldom, run_all
+from optuna_deadline.simulation.comparison import run_all
 
 TARGET = 50_000.0
 

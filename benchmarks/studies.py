@@ -8,7 +8,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
-from optuna_deadline.simulation.comparison import Runnable, collect_seldom, run_all
+from optuna_deadline._garbage import collect_seldom
+from optuna_deadline.simulation.comparison import Runnable, run_all
 
 Found = TypeVar("Found")
 

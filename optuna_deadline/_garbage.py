@@ -1,4 +1,4 @@
-"""Python's garbage collector, where many rows become objects at once."""
+"""Python's garbage collector, where many objects are made that stay."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ def collecting_later() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def collect_seldom() -> None:
+    """Make the garbage collector of a process that only simulates run less often.
+
+    A study keeps nearly all objects until its end, so frequent collections take a fifth of the
+    time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)

@@ -1,4 +1,4 @@
-"""Numbers as users give them: NumPy's are numbers too."""
+"""Numbers as users give them, where NumPy's are numbers too, and as they read them."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def make_plain(record: Any) -> None:
         given = getattr(record, each.name)
         if (value := plain_number(given)) is not given:
             object.__setattr__(record, each.name, value)
+
+
+def format_count(number: int, what: str) -> str:
+    """A count with its noun: "1 slot", "3 slots"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -90,6 +90,17 @@ def argument(name: str) -> str:
     return spelled(name, f"--{name.replace('_', '-')}")
 
 
+def check_counts(**given: object) -> None:
+    """Check that numbers are whole ones from 1.
+
+    Raises:
+        DeadlineError: One is not; the message names it.
+    """
+    for name, value in given.items():
+        if not is_count(value, 1):
+            raise DeadlineError(f"{name} must be a whole number from 1, but got {value!r}.")
+
+
 def at_most(slots: int) -> str:
     """A trial's limit in words: "one slot only", "2 slots at most".
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from optuna.exceptions import TrialPruned
 
-from optuna_deadline._numbers import is_count, plain_number
+from optuna_deadline._numbers import plain_number
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.fits import begin_fit
 from optuna_deadline.module_values import (
     ModuleValues,
@@ -61,8 +61,7 @@ class Resumable:
         fit: str | None,
     ) -> None:
         steps = plain_number(steps)
-        if not is_count(steps, 1):
-            raise DeadlineError(f"steps must be a whole number from 1, but got {steps!r}.")
+        check_counts(steps=steps)
         self._trial, self._steps, self._state = trial, steps, state
         self._objects = {name for name, each in state.items() if not is_data(each)}
         self._save_every = save_every

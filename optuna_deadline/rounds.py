@@ -16,11 +16,11 @@ from typing import Any
 
 from optuna.exceptions import TrialPruned
 
-from optuna_deadline._numbers import is_count, plain_number
+from optuna_deadline._numbers import plain_number
 from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.checkpoints.folders import working_folder
 from optuna_deadline.directives import Directive, Kind
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.fits import begin_fit
 from optuna_deadline.plain_attributes import PlainAttributes
 from optuna_deadline.plain_data import read_plain, write_plain
@@ -74,9 +74,7 @@ class Rounds:
         remedy: str = "",
     ) -> None:
         rounds, report_every = plain_number(rounds), plain_number(report_every)
-        for name, number in (("rounds", rounds), ("report_every", report_every)):
-            if not is_count(number, 1):
-                raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
+        check_counts(rounds=rounds, report_every=report_every)
         self._trial, self.rounds, self._every = trial, rounds, report_every
         self.save_every, self._remedy = save_every, remedy
         self._segment = begin_fit(trial, fit, first=1)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from optuna_deadline._garbage import collecting_later
 from optuna_deadline.allocation.records import Event, PlannedTrial, ReportRow, SegmentRow
 from optuna_deadline.allocation.table import AllocationTable
 from optuna_deadline.allocation.tail import LATE_SECONDS, Tail
@@ -61,12 +60,6 @@ class Following:
         Args:
             now: The database's time, read before.
         """
-        if not self._all:
-            return self._read(now)
-        with collecting_later():
-            return self._read(now)
-
-    def _read(self, now: float) -> News:
         news = self._news
         # A trial is read before its reports, so that those of an ended one are complete.
         news.trials.extend(self._new_trials())

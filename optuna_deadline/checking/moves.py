@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.checking.inside import OTHER_DRAWS, OTHER_ROUNDING
 from optuna_deadline.checking.rows import (
     ALIKE,
@@ -168,8 +169,9 @@ class Check:
                 still = self._undisturbed(max(len(still.positions) - 2, FEWEST))
         if still.ended:
             there = max(len(still.positions) - 2, 0)
+            steps = format_count(len(still.positions), "step")
             raise DeadlineError(
-                f"The objective ends by itself after {_steps(len(still.positions))}, and"
+                f"The objective ends by itself after {steps}, and"
                 f" {self._asked or FEWEST} were requested: "
                 + (
                     f"use {there} or fewer, or let it train longer."
@@ -343,10 +345,11 @@ class Check:
     def _no_report(self, still: TrainingRun) -> str:
         """Why there is no report to compare, and what to change."""
         if self._length is not None:
-            return f"the training ends with its first report, after {_steps(self._length)}"
+            steps = format_count(self._length, "step")
+            return f"the training ends with its first report, after {steps}"
         wanted = _epoch_and_a_half(still)
         more = "ask for more with --steps" if wanted is None else f"--steps {wanted} has one"
-        return f"no report lies within {_steps(len(still.positions))}; {more}"
+        return f"no report lies within {format_count(len(still.positions), 'step')}; {more}"
 
     def _gap(self, still: TrainingRun, run: TrainingRun) -> Gap:
         on_one = {step for _, step, slots in run.reported if slots == 1 or self._slots == 1}
@@ -357,10 +360,6 @@ class Check:
         missing = still.values.keys() - run.values.keys()
         unlike = (f"step {min(missing)} is never reported",) if missing else ()
         return merged([self._runs.gap(still, run), values, Gap(unlike=unlike)])
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _finite(figure: float) -> float:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.checkpoints.restore import CheckpointFolders
 from optuna_deadline.checkpoints.storage import (
@@ -24,7 +25,6 @@ from optuna_deadline.cli.app import Storage, Study, command
 from optuna_deadline.cli.databases import load_study
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import format_count
 from optuna_deadline.planning.best_model import (
     CheckpointAvailability,
     find_winner,

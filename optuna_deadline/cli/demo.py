@@ -18,6 +18,7 @@ import typer
 from optuna.trial import TrialState
 from optuna_deadline_demo import TASKS, Task
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline._optuna import id_of
 from optuna_deadline.allocation.database.opening import open_table
 from optuna_deadline.allocation.table import AllocationTable
@@ -29,7 +30,6 @@ from optuna_deadline.elastic.arguments import preload
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.slot_usage import SlotUsage, slot_usage
-from optuna_deadline.history.text import format_count
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.live.top import showing_study
 from optuna_deadline.live.watcher import StudyWatcher

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import optuna
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline._printable import printable
 from optuna_deadline.cli.app import print_json
 from optuna_deadline.cli.progress import show_when_slow
@@ -14,7 +15,7 @@ from optuna_deadline.errors import DeadlineError
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.forecast import forecast as look_ahead
 from optuna_deadline.history.reader import read_history
-from optuna_deadline.history.text import format_count, format_value, until_deadline
+from optuna_deadline.history.text import format_value, until_deadline
 from optuna_deadline.scenarios.api import change_of
 from optuna_deadline.scenarios.comparison import AS_IT_IS, DRAWS, Prospect, Scenario, WhatIf
 from optuna_deadline.scenarios.futures import Change

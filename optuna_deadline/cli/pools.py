@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import Slot, Tenant, Worker
@@ -18,7 +19,6 @@ from optuna_deadline.cli.app import print_json
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.history.reader import table_of
 from optuna_deadline.history.shortfalls import shortfalls
-from optuna_deadline.history.text import format_count
 from optuna_deadline.live.console import SafeConsole
 from optuna_deadline.planning.pool_leader import read_pool
 from optuna_deadline.policies.registry import DEFAULT_SHARING, make_divider

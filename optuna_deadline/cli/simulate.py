@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from optuna_deadline._garbage import collect_seldom
+from optuna_deadline._numbers import format_count
 from optuna_deadline.cli.app import command, console
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import Speedup
-from optuna_deadline.history.text import format_count
 from optuna_deadline.policies import DEFAULT
 from optuna_deadline.simulation.cluster import ANTI, LINEAR, SUBLINEAR, Cluster
 from optuna_deadline.simulation.comparison import (
     Case,
     PolicyRow,
-    collect_seldom,
     paired_cases,
     run_all,
     summarise,

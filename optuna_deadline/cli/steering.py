@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.allocation.database.opening import connect
 from optuna_deadline.allocation.records import PlannedTrial, Worker
 from optuna_deadline.allocation.table import AllocationTable
@@ -16,7 +17,6 @@ from optuna_deadline.cli.app import Storage, command
 from optuna_deadline.cli.databases import check_made, load_study
 from optuna_deadline.errors import DeadlineError, at_most
 from optuna_deadline.history.reader import table_of
-from optuna_deadline.history.text import format_count
 from optuna_deadline.planning.cross_host import groups_of
 from optuna_deadline.policies.wrappers import divisor_reason, largest_divisor
 from optuna_deadline.values.deadlines import format_duration

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.allocation.records import Event, SegmentRow, Slot
 from optuna_deadline.history.forecast import Forecast
 from optuna_deadline.history.records import History, TrialTimeline
 from optuna_deadline.history.series import spent
 from optuna_deadline.history.text import (
-    format_count,
     format_time_of_day,
     format_value,
     request_sentence,

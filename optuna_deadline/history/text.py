@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.allocation.records import Event
 from optuna_deadline.errors import at_most
 from optuna_deadline.values.deadlines import clock_words, format_duration
@@ -32,11 +33,6 @@ def format_time_of_day(instant: float) -> str:
 def format_value(number: float | None) -> str:
     """A value with four significant figures; a dash for None."""
     return "-" if number is None or math.isnan(number) else f"{number:.4g}"
-
-
-def format_count(number: int, what: str) -> str:
-    """A count with its noun: "1 slot", "3 slots"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def format_percent(part: float, whole: float) -> str:

@@ -12,9 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline._printable import printable
 from optuna_deadline.errors import StudyGone
-from optuna_deadline.history.text import format_count
 from optuna_deadline.live.notebook import in_notebook, show
 from optuna_deadline.live.view import (
     TrialRow,

@@ -10,11 +10,13 @@ from datetime import datetime, timezone
 from itertools import zip_longest
 from operator import itemgetter
 
+from optuna_deadline._garbage import collecting_later
+from optuna_deadline._numbers import format_count
 from optuna_deadline._printable import printable
 from optuna_deadline.allocation.following import Following, News
 from optuna_deadline.allocation.records import Event, PlannedTrial, SegmentRow, Slot
 from optuna_deadline.allocation.table import AllocationTable
-from optuna_deadline.history.text import format_count, request_sentence
+from optuna_deadline.history.text import request_sentence
 from optuna_deadline.live.view import Decision, TrialRow, View
 from optuna_deadline.planning.billing.ledger import BillingLedger
 from optuna_deadline.planning.billing.price_schedule import tariff_of
@@ -55,7 +57,7 @@ class StudyWatcher:
         self._best_reports = BestReports(terms.direction)
         self._regimes = RegimeNames()
         self._curves: dict[int, dict[int, float]] = defaultdict(dict)
-        self._slots: dict[int, int] | None = None  # by trial, as its last plan has it
+        self._slots: dict[int, int] = {}  # by trial, as its last plan has it
         self._ranked: dict[int, list[float]] = {}  # all scores at a step, in this look
         self._hosts: Mapping[int, tuple[str, ...]] = {}
         self._rows: dict[int, TrialRow] = {}
@@ -68,6 +70,7 @@ class StudyWatcher:
             else BillingLedger(table, tariff_of(terms.budget, terms.started))
         )
 
+    @collecting_later()
     def view(self) -> View:
         """The study now.
 
@@ -122,7 +125,7 @@ class StudyWatcher:
         for report in news.reports:
             self._curves[report.number].setdefault(report.step, report.value)
         self._ranked.clear()
-        if self._slots is None:
+        if not self._rows:
             self._slots = _sizes(news, news.events[0].at if news.events else now)
         for event in news.events:
             self._take_event(event)
@@ -217,7 +220,6 @@ class StudyWatcher:
         number, detail = int(event.number or 0), event.detail
         runs, reason = detail["mode"] == "run", str(detail["reason"])
         slots = int(str(detail["slots"])) if runs else 0
-        assert self._slots is not None
         before = self._slots.get(number, 0)
         self._slots[number] = slots
         step = max(self._curves.get(number, ()), default=None)

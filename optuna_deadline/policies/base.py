@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from optuna_deadline._numbers import is_count, make_plain
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.policies.api import Order, Pause, Plan, Retire, Run, Snapshot, TrialView
 from optuna_deadline.policies.trial_index import TrialIndex, TrialIndexCache
 
@@ -39,10 +39,8 @@ class Resources:
     def __post_init__(self) -> None:
         check_kinds(self)
         check_resources(self.min_resource, self.max_resource, self.reduction_factor)
-        if self.n_trials is not None and not is_count(self.n_trials, 1):
-            raise DeadlineError(
-                f"n_trials must be a whole number from 1, but got {self.n_trials!r}."
-            )
+        if self.n_trials is not None:
+            check_counts(n_trials=self.n_trials)
 
     @property
     def has_work(self) -> bool:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.allocation.database.transaction import Transaction
 from optuna_deadline.allocation.records import PlannedTrial
 from optuna_deadline.allocation.rules import none_if_nan
@@ -17,7 +18,6 @@ from optuna_deadline.checkpoints.files import Checkpoint
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.futures import Future, draw_places
 from optuna_deadline.history.series import integral, slots_in_use
-from optuna_deadline.history.text import format_count
 from optuna_deadline.planning.best_model import find_winner
 from optuna_deadline.planning.billing.ledger import BillingLedger, invoice_of, types_of, wanted_of
 from optuna_deadline.planning.billing.price_schedule import Tariff, tariff_of

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from optuna_deadline._numbers import is_count
 from optuna_deadline.allocation.records import Grant
 from optuna_deadline.allocation.table import GRACE, TTL
+from optuna_deadline.errors import check_counts
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.planning.billing.invoice import Invoice
 from optuna_deadline.planning.billing.price_schedule import Rate, Tariff
@@ -33,13 +33,6 @@ def _check(low: float, high: float = math.inf, **given: float) -> None:
         if not (isinstance(value, (int, float)) and low <= value <= high):
             limit = f"from {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
             raise ValueError(f"{name} must be a number {limit}, but got {value!r}.")
-
-
-def _check_counts(**given: int) -> None:
-    """Refuse what is no whole number from 1."""
-    for name, value in given.items():
-        if not is_count(value, 1):
-            raise ValueError(f"{name} must be a whole number from 1, but got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ class Cluster:
     grace: float = GRACE
 
     def __post_init__(self) -> None:
-        _check_counts(slots=self.slots, hosts=self.hosts)
+        check_counts(slots=self.slots, hosts=self.hosts)
         _check(0, startup=self.startup, stop=self.stop, poll=self.poll, reading=self.reading)
         _check(0, save_every=self.save_every, ttl=self.ttl, grace=self.grace)
         if self.across is not None:
@@ -158,7 +151,7 @@ class Funding:
     offer: int = 256
 
     def __post_init__(self) -> None:
-        _check_counts(offer=self.offer)
+        check_counts(offer=self.offer)
         _check(0, budget=self.budget, price=self.price, startup=self.startup)
         _check(0, granularity=self.granularity, minimum=self.minimum)
 

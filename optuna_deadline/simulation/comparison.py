@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +12,10 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from optuna_deadline._numbers import is_count, plain_number
+from optuna_deadline._garbage import collect_seldom
+from optuna_deadline._numbers import plain_number
 from optuna_deadline._optuna import experimental_func
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.forecasting.throughput import Speedup
 from optuna_deadline.simulation.cluster import SUBLINEAR, Cluster
 from optuna_deadline.simulation.study import Outcome, read_deadline, simulate
@@ -111,17 +111,6 @@ def work_through(
         return
     with ProcessPoolExecutor(jobs, initializer=collect_seldom) as executor:
         yield from executor.map(work, cases)
-
-
-def collect_seldom() -> None:
-    """Make the garbage collector of a process that only simulates run less often.
-
-    A study keeps nearly all objects until its end, so frequent collections take a fifth of the
-    time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
 
 
 @dataclass(frozen=True)
@@ -276,9 +265,7 @@ def compare(
         DeadlineError: An argument is invalid, or a policy does not exist.
     """
     slots, seeds, steps, jobs = map(plain_number, (slots, seeds, steps, jobs))
-    for name, number in (("slots", slots), ("seeds", seeds), ("steps", steps), ("jobs", jobs)):
-        if not is_count(number, 1):
-            raise DeadlineError(f"{name} must be a whole number from 1, but got {number!r}.")
+    check_counts(slots=slots, seeds=seeds, steps=steps, jobs=jobs)
     if isinstance(policies, str) or not isinstance(policies, (Mapping, Sequence)):
         policies = [policies]
     named = policies if isinstance(policies, Mapping) else _named(policies)

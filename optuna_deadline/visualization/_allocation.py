@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History, SegmentInterval, TrialTimeline
 from optuna_deadline.history.series import available_slots, integral, slots_in_use
 from optuna_deadline.history.text import (
-    format_count,
     format_percent,
     until_deadline,
 )

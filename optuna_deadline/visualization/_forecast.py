@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from optuna.study import Study
 
+from optuna_deadline._numbers import format_count
 from optuna_deadline.allocation.records import ReportRow
 from optuna_deadline.history.forecast import Fan, Forecast, forecast
 from optuna_deadline.history.reader import read_history
 from optuna_deadline.history.records import History
-from optuna_deadline.history.text import format_count, format_value, until_deadline
+from optuna_deadline.history.text import format_value, until_deadline
 from optuna_deadline.values.scores import score
 from optuna_deadline.visualization import _plotly
 from optuna_deadline.visualization._allocation import check_number

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from optuna_deadline.errors import DeadlineError
+from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
 from optuna_deadline.policies.base import Resources, SlotCandidate, alive, one_slot_each
 
@@ -42,10 +42,7 @@ class TimeShared(Resources):
             raise DeadlineError(
                 f"quantum must be a number of seconds above 0, but got {self.quantum!r}."
             )
-        if self.open_per_slot < 1:
-            raise DeadlineError(
-                f"open_per_slot must be a whole number from 1, but got {self.open_per_slot!r}."
-            )
+        check_counts(open_per_slot=self.open_per_slot)
 
     def quantum_seconds(self, snapshot: Snapshot) -> float:
         """Seconds of training in one turn."""
