@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
-from optuna_deadline.policies.base import SlotCandidate, alive
+from optuna_deadline.policies.base import SlotCandidate
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, serve, waited
 
 
@@ -45,8 +45,8 @@ class LeastAttainedService(TimeShared):
         """The first queue, newcomers, then the other queues."""
         turn = self.quantum_seconds(snapshot)
         limits = (4 * turn, 16 * turn) if self.limits is None else self.limits
-        queues = {t.number: self._queue(snapshot, t, limits) for t in alive(snapshot)}
-        ranked = sorted(alive(snapshot), key=lambda trial: (queues[trial.number], trial.number))
+        queues = {t.number: self._queue(snapshot, t, limits) for t in snapshot.alive}
+        ranked = sorted(snapshot.alive, key=lambda trial: (queues[trial.number], trial.number))
         claims = [SlotCandidate(t, f"the service of queue {queues[t.number]}") for t in ranked]
         return serve(
             self,

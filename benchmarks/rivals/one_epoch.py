@@ -10,7 +10,6 @@ from optuna_deadline.policies.api import Order, Pause, Plan, Snapshot
 from optuna_deadline.policies.base import (
     Resources,
     SlotCandidate,
-    alive,
     one_slot_each,
     running_first,
 )
@@ -34,7 +33,7 @@ class OneEpoch(Resources):
         """First the epoch of started trials, then new trials or the best."""
         rungs = self.index_of(snapshot.trials).rungs
         recorded = rungs[0].recorded if rungs else {}
-        trials = alive(snapshot)
+        trials = snapshot.alive
         begun = running_first([trial for trial in trials if trial.number not in recorded])
         ranked = sorted(
             (trial for trial in trials if trial.number in recorded),

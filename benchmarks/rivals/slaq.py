@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import Plan, Report, Snapshot, TrialView
-from optuna_deadline.policies.base import SlotCandidate, alive
+from optuna_deadline.policies.base import SlotCandidate
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, serve, step_seconds
 from optuna_deadline.policies.trial_index import TrialIndex
 
@@ -117,8 +117,8 @@ class Slaq(TimeShared):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Trials without a prediction, new trials, then the largest predicted fall."""
-        unknown = [trial for trial in alive(snapshot) if len(trial.reports) < _FEWEST]
-        known = [trial for trial in alive(snapshot) if len(trial.reports) >= _FEWEST]
+        unknown = [trial for trial in snapshot.alive if len(trial.reports) < _FEWEST]
+        known = [trial for trial in snapshot.alive if len(trial.reports) >= _FEWEST]
         turn, middle = self.quantum_seconds(snapshot), step_seconds(snapshot)
         view = self.index_of(snapshot.trials)
         falls = {trial.number: self._fall(view, trial, turn, middle) for trial in known}

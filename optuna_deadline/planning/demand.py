@@ -33,7 +33,7 @@ def unconstrained_plan(policy: Policy, reading: Reading, max_pool_slots: int = 0
 
 def idle_plan(snapshot: Snapshot, unconstrained: Plan) -> Plan:
     """The plan of a study without slots, because policies need at least one."""
-    rest = {trial.number: Pause("waits for a slot") for trial in snapshot.trials if trial.alive}
+    rest = {trial.number: Pause("waits for a slot") for trial in snapshot.alive}
     return Plan(orders=rest, gate_open=unconstrained.gate_open)
 
 
@@ -93,8 +93,7 @@ def work_to_do(policy: Policy, snapshot: Snapshot) -> tuple[float | None, float]
     pace = median(paces)
     left = [
         trial.seconds_to(policy.last_step_of(trial.horizon) or last, pace) or 0.0
-        for trial in snapshot.trials
-        if trial.alive
+        for trial in snapshot.alive
     ]
     left += [last * pace] * unopened
     return sum(left), max(left, default=0.0)

@@ -196,6 +196,11 @@ class Snapshot:
         """Seconds until the deadline, never negative."""
         return max(0.0, self.deadline - self.now)
 
+    @cached_property
+    def alive(self) -> list[TrialView]:
+        """The trials that need an order."""
+        return [trial for trial in self.trials if trial.alive]
+
 
 @dataclass(frozen=True)
 class Run:

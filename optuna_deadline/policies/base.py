@@ -184,7 +184,7 @@ def retire_beaten(
     """
     orders: dict[int, Order] = {}
     claims = []
-    for trial in running_first(alive(snapshot)):
+    for trial in running_first(snapshot.alive):
         if (why := beaten(trial)) is not None:
             orders[trial.number] = Retire(why)
         else:
@@ -196,8 +196,3 @@ def retire_beaten(
 def running_first(trials: Sequence[TrialView]) -> list[TrialView]:
     """Running trials first, then the others by their numbers."""
     return sorted(trials, key=lambda trial: (not trial.running, trial.number))
-
-
-def alive(snapshot: Snapshot) -> list[TrialView]:
-    """The trials that need an order."""
-    return [trial for trial in snapshot.trials if trial.alive]

@@ -24,7 +24,7 @@ class DivergedPolicy:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan, including the slots of diverged trials."""
-        diverged = {trial.number for trial in snapshot.trials if _has_diverged(trial)}
+        diverged = {trial.number for trial in snapshot.alive if _has_diverged(trial)}
         if not diverged:
             return self.policy.plan(snapshot)
         trials = tuple(
@@ -39,4 +39,4 @@ class DivergedPolicy:
 
 
 def _has_diverged(trial: TrialView) -> bool:
-    return trial.alive and bool(trial.reports) and not math.isfinite(trial.last_score)
+    return bool(trial.reports) and not math.isfinite(trial.last_score)

@@ -34,7 +34,7 @@ class FirstStepPolicy:
         asked = {request.number for request in snapshot.requests}
         starting = {
             trial.number: trial
-            for trial in snapshot.trials
+            for trial in snapshot.alive
             if (_starts(trial, snapshot) or _must_stay(trial)) and trial.number not in asked
         }
         requests = snapshot.requests

@@ -18,7 +18,7 @@ from statistics import median
 
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.policies.api import WORST, Order, Plan, Report, Retire, Snapshot, TrialView
-from optuna_deadline.policies.base import SlotCandidate, alive, one_slot_each, running_first
+from optuna_deadline.policies.base import SlotCandidate, one_slot_each, running_first
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, waited
 from optuna_deadline.policies.gang_sizes import share_out
 
@@ -172,7 +172,7 @@ class Hermes(TimeShared):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Order trials: those in their turn, leaders, new trials, then the others."""
-        trials = alive(snapshot)
+        trials = snapshot.alive
         in_time = self.in_time(snapshot, _WORTH * snapshot.overhead.total)
         newcomers = self.room(snapshot) if in_time else 0
         gate_open = in_time and self.trials_left_to_open(snapshot) != 0

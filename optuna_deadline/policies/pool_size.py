@@ -55,8 +55,6 @@ def with_settled_pool(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> P
 def stop_all(snapshot: Snapshot) -> Plan:
     """The plan without time or money: all trials pause, and all nodes are returned."""
     orders: dict[int, Order] = {
-        trial.number: Pause("no time or no money is left")
-        for trial in snapshot.trials
-        if trial.alive
+        trial.number: Pause("no time or no money is left") for trial in snapshot.alive
     }
     return Plan(orders, gate_open=False, pool_slots=None if snapshot.money is None else 0)

@@ -35,7 +35,7 @@ class TrialIndex:
 
     def _forget_all(self) -> None:
         self.alive: dict[int, TrialView] = {}
-        self._table = RungTable(self.min_resource, self.reduction_factor)
+        self._table: RungTable | None = None  # until a policy asks for it
         self._seen: tuple[TrialView, ...] = ()
         self._paces: list[float] = []
         self._trained: list[float] = []
@@ -48,6 +48,9 @@ class TrialIndex:
     @property
     def rungs(self) -> list[Rung]:
         """As :func:`~optuna_deadline.policies.rungs.build_rungs` builds them."""
+        if self._table is None:
+            self._table = RungTable(self.min_resource, self.reduction_factor)
+            self._table.update(self._seen, set())
         return self._table.rungs
 
     @property
@@ -122,21 +125,20 @@ class TrialIndex:
 
     def _replace(self, old: TrialView | None, new: TrialView) -> None:
         self._moved.add(new.number)
+        is_same = old is not None and old.reports is new.reports and old.state == new.state
+        if self._table is not None and not is_same and self._table.take(new):
+            self._known.clear()
         if new.alive:
             self.alive[new.number] = new
         elif old is not None and old.alive:
             del self.alive[new.number]
         if old is None:
             self._known.clear()
-            self._table.take(new)
             pace, trained, horizon = None, None, None
         else:
             if (old.state, old.slots, old.horizon, old.changed) != (
                 new.state, new.slots, new.horizon, new.changed,
             ):  # fmt: skip
-                self._known.clear()
-            is_same = old.reports is new.reports and old.state == new.state
-            if not is_same and self._table.take(new):
                 self._known.clear()
             pace, trained, horizon = old.step_seconds, _trained(old), old.horizon
         _exchange(self._paces, pace, new.step_seconds)

@@ -64,7 +64,7 @@ class RequestPolicy:
         if not snapshot.requests:
             return self.policy.plan(snapshot)
         asked = {request.number: request for request in snapshot.requests}
-        trials = [trial for trial in snapshot.trials if trial.number in asked and trial.alive]
+        trials = [trial for trial in snapshot.alive if trial.number in asked]
         if not trials:
             return self.policy.plan(snapshot)
         held = {
@@ -96,7 +96,7 @@ class RequestPolicy:
         if capacity > 0:
             gang = min(rest.largest_gang, capacity)
             return self.policy.plan(replace(rest, capacity=capacity, largest_gang=gang))
-        waits = {trial.number: Pause(_NO_ROOM) for trial in rest.trials if trial.alive}
+        waits = {trial.number: Pause(_NO_ROOM) for trial in rest.alive}
         gate = rest.capacity > 0 and self.policy.plan(rest).gate_open
         return Plan(orders=waits, gate_open=gate)
 
@@ -143,13 +143,12 @@ class RequestPolicy:
 
 def _within_limits(snapshot: Snapshot) -> tuple[Snapshot, dict[int, int]]:
     """The study with gangs and pins limited to what its trials can use, and their limits."""
-    alive = [trial for trial in snapshot.trials if trial.alive]
     most = snapshot.max_slots
-    bounds = {t.number: [b for b in (most, t.slot_limit) if b is not None] for t in alive}
+    bounds = {t.number: [b for b in (most, t.slot_limit) if b is not None] for t in snapshot.alive}
     limits = {number: min(known) for number, known in bounds.items() if known}
     if most is None and not limits:
         return snapshot, limits
-    if len(limits) == len(alive):
+    if len(limits) == len(snapshot.alive):
         most = max(limits.values(), default=most)
     largest = min(snapshot.largest_gang, most or snapshot.largest_gang)
     requests = []
@@ -231,7 +230,7 @@ class BatchDivisorPolicy:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan, in sizes that fit."""
-        batches = {t.number: t.batch for t in snapshot.trials if t.alive and t.batch is not None}
+        batches = {t.number: t.batch for t in snapshot.alive if t.batch is not None}
         if not batches:
             return self.policy.plan(snapshot)
         plan = self.policy.plan(_with_divisor_sizes(snapshot))
@@ -280,10 +279,9 @@ class _DivisorSpeedup(Speedup):
 
 
 def _with_divisor_sizes(snapshot: Snapshot) -> Snapshot:
-    alive = [trial for trial in snapshot.trials if trial.alive]
-    if any(_accepts_any_size(trial) for trial in alive):
+    if any(_accepts_any_size(trial) for trial in snapshot.alive):
         return snapshot
-    batches = frozenset(trial.batch for trial in alive if trial.batch is not None)
+    batches = frozenset(trial.batch for trial in snapshot.alive if trial.batch is not None)
     known = vars(snapshot.speedup)
     shown = _DivisorSpeedup(
         **{name: known[name] for name in snapshot.speedup.__match_args__}, batches=batches

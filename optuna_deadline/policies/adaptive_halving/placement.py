@@ -75,19 +75,17 @@ class Placement:
         self._free = snapshot.capacity
         self._orders: dict[int, Order] = {}
 
-    def plan(
-        self, queue: Queue, course: Course, opened: Sequence[TrialView], newcomers: int | None
-    ) -> Plan:
+    def plan(self, queue: Queue, course: Course, opened: int, newcomers: int | None) -> Plan:
         """Serve trials in their turn, new trials, due ones, early ones, then all others.
 
         At the last moment at which it still reaches the last rung, the leader has its turn first.
         Beyond it, the best one goes on first once no new trial could come as far.
         """
         pool, first = self._pool, self._goals[0]
-        fresh = [trial for trial in opened if trial.alive and trial.step < first]
+        fresh = [trial for trial in self._snapshot.alive if trial.step < first]
         in_time = self._in_time(pool.start + pool.step)
         in_time_to_win = in_time and self._in_time(self._last.seconds())
-        room = max(0, course.counts[0] - len(opened)) if in_time_to_win else 0
+        room = max(0, course.counts[0] - opened) if in_time_to_win else 0
         single = bool(room or fresh)  # gangs once no new trial is to be judged
         gang = 1 if single else pool.gang(max(1, len(queue.due)))
         others = len(queue.due) + len(queue.early) + len(queue.waiting)
@@ -109,14 +107,14 @@ class Placement:
             self._run(claim, spare)
         if in_time:
             start += self._free if newcomers is None else min(self._free, newcomers - start)
-        self._leave(queue, course, opened)
+        self._leave(queue, course)
         return Plan(
             orders=self._orders,
             start=start,
             start_reason=f"one of {course.counts[0]} that the time allows",
             gate_open=room > 0 or start > 0,
             holds_until=self._until,
-            looks={trial.number: self._next_goal(trial) for trial in opened if trial.alive},
+            looks={trial.number: self._next_goal(trial) for trial in self._snapshot.alive},
         )
 
     def _hurry(self, leading: Sequence[TrialView]) -> None:
@@ -178,14 +176,13 @@ class Placement:
             self._until = min(self._until, self._snapshot.now + spare)
         return spare >= 0
 
-    def _leave(self, queue: Queue, course: Course, opened: Sequence[TrialView]) -> None:
+    def _leave(self, queue: Queue, course: Course) -> None:
         for claim in (*queue.due, *queue.early):
             self._orders.setdefault(claim.trial.number, Pause(f"waits for a slot: {claim.reason}"))
         kept = max(course.counts[1:], default=0) + 2 * self._snapshot.capacity + 8
         for place, claim in enumerate(queue.waiting):
             order = _WAITS if place < kept else _BEATEN
             self._orders.setdefault(claim.trial.number, order)
-        for trial in opened:
-            if trial.alive:  # without a place in the queue
-                late = trial.step < self._goals[0]
-                self._orders.setdefault(trial.number, _LATE if late else _DIVERGED)
+        for trial in self._snapshot.alive:  # without a place in the queue
+            late = trial.step < self._goals[0]
+            self._orders.setdefault(trial.number, _LATE if late else _DIVERGED)

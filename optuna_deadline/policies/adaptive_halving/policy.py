@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -77,7 +77,7 @@ class AdaptiveHalving(Resources):
         newcomers = self.trials_left_to_open(snapshot)
         paces = [trial.step_seconds for trial in opened if trial.step_seconds is not None]
         if not paces:
-            alive = running_first([trial for trial in opened if trial.alive])
+            alive = running_first(snapshot.alive)
             claims = [SlotCandidate(trial, TO_FIRST) for trial in alive]
             end = snapshot.deadline
             return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)
@@ -112,7 +112,7 @@ class AdaptiveHalving(Resources):
         queue = _queue(opened, rungs, course, reliable, pool.step)
         goals = [*steps[:-1], max(steps[-1], self.last_step_of(view.horizon) or 0)]
         placement = Placement(snapshot, pool, goals, last, until)
-        return replace(placement.plan(queue, course, opened, newcomers), pool_slots=wanted)
+        return replace(placement.plan(queue, course, len(opened), newcomers), pool_slots=wanted)
 
     def _rungs(
         self, snapshot: Snapshot, view: TrialIndex, opened: Sequence[TrialView], pool: Pool
@@ -173,22 +173,25 @@ def _queue(
     reliable: Sequence[float],
     pace: float,
 ) -> Queue:
-    trials = {trial.number: trial for trial in opened}
+    alive = {trial.number: trial for trial in opened if trial.alive}
     due: dict[int, SlotCandidate] = {}
     early: dict[int, SlotCandidate] = {}
     second = rungs[min(1, len(rungs) - 1)].milestone
-    for trial in sorted(opened, key=lambda trial: trial.number)[:_FIRST]:
+    for trial in opened[:_FIRST]:
         if trial.alive and trial.reports and trial.step < second:
             due[trial.number] = SlotCandidate(
                 trial, f"one of the first {_FIRST}, to rung {second}"
             )
+    by_worth = _Worth(opened, pace)
     for place, (here, there) in enumerate(itertools.pairwise(rungs)):
         came, room = len(here.ranked), course.counts[place + 1]
         below = course.counts[place]
         sure = room if came >= below else came * room // max(1, below)
-        for rank, (score, number) in enumerate(_by_worth(here, trials, pace)[:room]):
-            trial = trials[number]
-            if score == math.inf or not trial.alive or trial.step >= there.milestone:
+        for rank, (score, number) in enumerate(by_worth.first(room, here)):
+            if score == math.inf or number not in alive:
+                continue
+            trial = alive[number]
+            if trial.step >= there.milestone:
                 continue
             reason = (
                 f"rung {here.milestone}: {rank + 1} of {came}, {room} go on "
@@ -196,7 +199,7 @@ def _queue(
             )
             (due if rank < sure else early).setdefault(number, SlotCandidate(trial, reason))
     early = {number: claim for number, claim in early.items() if number not in due}
-    furthest = [trials[number] for number in _furthest_first(rungs) if trials[number].alive]
+    furthest = _furthest_first(rungs, alive)
     waiting = [
         SlotCandidate(trial, "a free slot that no trial above it can use")
         for trial in furthest
@@ -206,21 +209,32 @@ def _queue(
     return Queue(list(due.values()), list(early.values()), waiting, leading)
 
 
-def _by_worth(rung: Rung, trials: dict[int, TrialView], pace: float) -> list[tuple[float, int]]:
-    """By rank times the root of the pace: the chance to be the best against the time it takes."""
+class _Worth:
+    """Trials by rank times the root of the pace: the chance to be the best, for its time.
 
-    def worth(entry: tuple[int, tuple[float, int]]) -> float:
-        rank, (_, number) = entry
-        return (rank + 1) * math.sqrt((trials[number].step_seconds or pace) / pace)
+    Args:
+        trials: All trials.
+        pace: Seconds of a step of a trial whose pace is not known.
+    """
 
-    return [entry for _, entry in sorted(enumerate(rung.ranked), key=worth)]
+    def __init__(self, trials: Sequence[TrialView], pace: float) -> None:
+        self._roots = {t.number: math.sqrt((t.step_seconds or pace) / pace) for t in trials}
+        self._spread = max(self._roots.values()) / min(self._roots.values())
+
+    def first(self, count: int, rung: Rung) -> list[tuple[float, int]]:
+        """The first of a rung; no trial is among them from a rank that its pace cannot mend."""
+        roots = self._roots
+        among = rung.ranked[: math.ceil(count * self._spread) + 1]
+        ranked = sorted(enumerate(among, start=1), key=lambda one: one[0] * roots[one[1][1]])
+        return [entry for _, entry in ranked[:count]]
 
 
-def _furthest_first(rungs: Sequence[Rung]) -> Iterator[int]:
-    """Trials by the rung that they have reached and their rank there, without diverged ones."""
-    seen: set[int] = set()
-    for rung in reversed(rungs):
-        for score, number in rung.ranked:
-            if number not in seen and score < math.inf:
-                seen.add(number)
-                yield number
+def _furthest_first(rungs: Sequence[Rung], alive: Mapping[int, TrialView]) -> list[TrialView]:
+    """Live trials by the rung that they have reached and their rank there, if not diverged."""
+    numbers = [
+        number
+        for rung in reversed(rungs)
+        for score, number in rung.ranked
+        if number in alive and score < math.inf
+    ]
+    return [alive[number] for number in dict.fromkeys(numbers)]

@@ -8,7 +8,6 @@ from optuna_deadline.policies.api import Plan, Snapshot
 from optuna_deadline.policies.base import (
     Resources,
     SlotCandidate,
-    alive,
     one_slot_each,
     running_first,
 )
@@ -22,6 +21,6 @@ class Fifo(Resources):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Continue all trials, and start new ones on free slots."""
-        claims = [SlotCandidate(trial, "its turn") for trial in running_first(alive(snapshot))]
+        claims = [SlotCandidate(trial, "its turn") for trial in running_first(snapshot.alive)]
         newcomers, end = self.trials_left_to_open(snapshot), snapshot.deadline
         return one_slot_each(snapshot, claims, newcomers=newcomers, holds_until=end)

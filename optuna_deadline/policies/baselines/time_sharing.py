@@ -16,7 +16,7 @@ from statistics import median
 
 from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.policies.api import Plan, Snapshot, TrialView
-from optuna_deadline.policies.base import Resources, SlotCandidate, alive, one_slot_each
+from optuna_deadline.policies.base import Resources, SlotCandidate, one_slot_each
 
 #: The share of the time that switching may cost if the quantum is not given.
 OVERHEAD_SHARE = 0.05
@@ -55,7 +55,7 @@ class TimeShared(Resources):
         """The running trials whose turn is not over, not counting start-ups."""
         turn = snapshot.overhead.startup + self.quantum_seconds(snapshot)
         since = snapshot.now - turn
-        return {t.number for t in snapshot.trials if t.running and t.changed > since}
+        return {t.number for t in snapshot.alive if t.running and t.changed > since}
 
     def in_time(self, snapshot: Snapshot, least_seconds: float = 0.0) -> bool:
         """Whether a trial that starts now can still matter.
@@ -82,7 +82,7 @@ class TimeShared(Resources):
 
     def room(self, snapshot: Snapshot) -> int:
         """The number of new trials that may be opened."""
-        open_now = sum(trial.alive for trial in snapshot.trials)
+        open_now = len(snapshot.alive)
         room = max(0, self.open_per_slot * snapshot.capacity - open_now)
         newcomers = self.trials_left_to_open(snapshot)
         return room if newcomers is None else min(room, newcomers)
@@ -127,7 +127,7 @@ class RoundRobin(TimeShared):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Trials that never ran first, then those that have waited longest."""
         queue = sorted(
-            alive(snapshot),
+            snapshot.alive,
             key=lambda trial: (-waited(snapshot, trial), not trial.running, trial.number),
         )
         claims = [SlotCandidate(trial, "its turn") for trial in queue]

@@ -232,7 +232,7 @@ def _time(snapshot: Snapshot) -> float:
 def _holds_until(snapshot: Snapshot) -> float:
     """Until when the time rounds to the same, and no other trial becomes due by its slots."""
     time, lost = _time(snapshot), snapshot.overhead.total
-    settling = [trial.changed + lost for trial in snapshot.trials if trial.running]
+    settling = [trial.changed + lost for trial in snapshot.alive if trial.running]
     later = [instant for instant in settling if instant > snapshot.now]
     return min([snapshot.deadline - max(0.0, time), *later])
 

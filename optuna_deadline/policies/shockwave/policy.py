@@ -19,7 +19,6 @@ import numpy as np
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.forecasting.throughput import WORTHWHILE
 from optuna_deadline.policies.api import Order, Pause, Plan, Run, Snapshot, TrialView
-from optuna_deadline.policies.base import alive
 from optuna_deadline.policies.baselines.time_sharing import TimeShared, step_seconds
 from optuna_deadline.policies.shockwave.gangs import gangs_in_time
 from optuna_deadline.policies.shockwave.program import (
@@ -85,7 +84,7 @@ class Shockwave(TimeShared):
         """One plan for the whole study."""
         jobs, whole = self._jobs(snapshot)
         sizes = self._sizes(snapshot, jobs)
-        orders: dict[int, Order] = {t.number: Pause("waits for its turn") for t in alive(snapshot)}
+        orders: dict[int, Order] = {t.number: Pause("waits for its turn") for t in snapshot.alive}
         for place, size in sizes.items():
             if (trial := jobs[place].trial) is not None:
                 orders[trial.number] = Run(size, "its share of the market")
@@ -106,7 +105,7 @@ class Shockwave(TimeShared):
         last, pace = self.last_step(snapshot.trials), step_seconds(snapshot)
         steps = last or max([_UNKNOWN, *(2 * trial.step for trial in snapshot.trials)])
         jobs = []
-        for trial in sorted(alive(snapshot), key=attrgetter("number")):
+        for trial in sorted(snapshot.alive, key=attrgetter("number")):
             left = max(1e-6, trial.seconds_to(steps, pace or 1.0) or 0.0)
             jobs.append(_Job(trial, trial.trained + left, left))
         usual = median([job.whole for job in jobs] or [steps * (pace or 1.0)])
