@@ -12,14 +12,19 @@ from typing import Any
 
 import torch
 
+from optuna_deadline.callers import users_frame
 from optuna_deadline.module_values import changed_structure, warn_of_structure
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.changed_values import ChangedValues
 from optuna_deadline_torch.consensus import Consensus, StepDecision
+from optuna_deadline_torch.datasets import datasets_of
 from optuna_deadline_torch.module_walk import LoopWalk
 from optuna_deadline_torch.object_walk import ObjectWalk
 from optuna_deadline_torch.packing import same
 from optuna_deadline_torch.states import TrainingState
+
+_LOADER, _DATA = "loader ", "data "  # how the names of their values begin
+_LATER = _LOADER, _DATA
 
 
 class LoopState:
@@ -46,6 +51,7 @@ class LoopState:
             states.walk, tells, rank=segment.rank, world_size=segment.world_size, device=device
         )
         self._built: dict[str, Any] = {}  # the structure where training begins
+        self._within = False  # whether the segment resumes after some batches of an epoch
 
     def open(self) -> dict[str, Any] | None:
         """Restore plain data; returns the position, if the segment resumes."""
@@ -53,6 +59,7 @@ class LoopState:
             return None
         position = self._states.open(self._segment.resume)
         self._values.load(position["values"])
+        self._within = position["position"][1] > 0
         return position
 
     def begin(self) -> None:
@@ -62,7 +69,7 @@ class LoopState:
             DeadlineError: A state holds more than plain data.
         """
         self._restore()
-        self._values.begin()
+        self._values.begin(datasets_of(users_frame()), within=self._within)
         self._built = self._states.structure
         self._states.check()
 
@@ -76,7 +83,7 @@ class LoopState:
         """
         if within:
             self._restore()
-        self._values.begin_batches([] if replayed else loaders, within=within)
+        self._values.begin_batches([] if replayed else loaders, within=within, replayed=replayed)
 
     def possible(self, verdict: StepDecision) -> StepDecision:
         """The decision, without an end from which the trial could not resume."""
@@ -100,8 +107,11 @@ class LoopState:
 class LoopValues(ChangedValues):
     """Those of a loop of the user's own, whose loaders are known from an epoch's first batch on.
 
+    Code of an epoch that comes before its batches changes values too. Those of the datasets in
+    the function's variables are restored before it, as an uninterrupted training has them there.
+
     Args:
-        walk: Finds the values, with those of some loaders.
+        walk: Finds the values, with those of some datasets and loaders.
         tells: Whether to log something about a topic.
         rank: The rank.
         world_size: The number of ranks.
@@ -110,20 +120,21 @@ class LoopValues(ChangedValues):
 
     def __init__(
         self,
-        walk: Callable[[Sequence[Any]], LoopWalk],
+        walk: Callable[[Mapping[str, Any], Sequence[Any]], LoopWalk],
         tells: Callable[[str], bool],
         *,
         rank: int,
         world_size: int,
         device: torch.device,
     ) -> None:
-        self._look: Callable[[], LoopWalk] = lambda: walk(self._loaders)
+        self._look: Callable[[], LoopWalk] = lambda: walk(self._datasets, self._loaders)
         super().__init__(
             self._look,
             tells,
             "Use a metric, or a value that all slots share.",
             "Keep them in what you pass to ElasticLoop(...), or in buffers of the model.",
         )
+        self._datasets: Mapping[str, Any] = {}
         self._loaders: Sequence[Any] = ()
         self._begun: dict[str, Any] = {}  # values of loaders at the epoch's first batch
         self._counted: dict[str, Any] = {}  # what this epoch has changed in segments before
@@ -134,13 +145,19 @@ class LoopValues(ChangedValues):
         """Keep :meth:`state` until the training begins."""
         self._saved = saved
 
-    def begin(self) -> None:
-        """Restore saved values; call it when the code before the first epoch has run."""
+    def begin(self, datasets: Mapping[str, Any], *, within: bool) -> None:
+        """Restore saved values; call it when the code before the first epoch has run.
+
+        Args:
+            datasets: Those in the variables of the function, by name.
+            within: Whether the epoch resumes after some of its batches, which may be read again.
+        """
+        self._datasets = datasets
         walk = self._walk()
         self._first = walk.values()
-        self._put_back(walk, lambda name: not _is_of_loader(name))
+        self._put_back(walk, lambda name: not name.startswith(_LATER if within else _LOADER))
 
-    def begin_batches(self, loaders: Sequence[Any], *, within: bool) -> None:
+    def begin_batches(self, loaders: Sequence[Any], *, within: bool, replayed: bool) -> None:
         """Restore saved values of an epoch's loaders; call it before the first batch.
 
         Args:
@@ -149,6 +166,7 @@ class LoopValues(ChangedValues):
                 run again, so all values are restored. Otherwise only those are that the batches
                 of the epoch before have changed, such as a count of reads, and not those that
                 code between epochs has set.
+            replayed: Whether these batches are read again, so that datasets count anew.
         """
         self._loaders = loaders
         walk = self._look()
@@ -159,7 +177,11 @@ class LoopValues(ChangedValues):
             counted = self._saved["counted"]
             self._put_back(
                 walk,
-                lambda name: within or (name in counted and same(now.get(name), counted[name])),
+                lambda name: (
+                    not (replayed and name.startswith(_DATA))
+                    if within
+                    else name in counted and same(now.get(name), counted[name])
+                ),
             )
             self._saved, self._counted = {}, counted if within else {}
             self._begun = _of_loaders(self.values())
@@ -194,9 +216,5 @@ class LoopValues(ChangedValues):
                 walk.restore(name, node, self._device)
 
 
-def _is_of_loader(name: str) -> bool:
-    return name.startswith("loader ")
-
-
 def _of_loaders(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in values.items() if _is_of_loader(name)}
+    return {name: one for name, one in values.items() if name.startswith(_LOADER)}

@@ -83,23 +83,25 @@ class ModuleWalk(ObjectWalk):
 
     def _loaders(self, loaders: Sequence[Any]) -> None:
         """Add what the user's datasets, samplers and functions of training's loaders count."""
-        self._data = True
         for place, loader in enumerate(loaders):
-            parts = [
-                (f"loader {place}.{name}", getattr(loader, name, None))
-                for name in ("collate_fn", "sampler", "batch_sampler", "dataset")
-            ]
-            while parts:  # the dataset first: a sampler may hold it too
-                key, one = parts.pop()
-                if isinstance(one, ElasticBatchSampler):
-                    sampler = getattr(one.batches, "sampler", None)
-                    parts += [(key, one.batches), (f"{key}.sampler", sampler)]
-                elif isinstance(one, CALLABLES):
-                    self._called(key, one, 0)
-                elif one is not None and id(one) not in self._seen:
-                    self._part(key, one)
-                    within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
-                    parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
+            names = "collate_fn", "sampler", "batch_sampler", "dataset"
+            self._parts({f"loader {place}.{name}": getattr(loader, name, None) for name in names})
+
+    def _parts(self, named: Mapping[str, Any]) -> None:
+        """Add parts of loaders; the last one first: a sampler may hold the dataset too."""
+        self._data = True
+        parts = list(named.items())
+        while parts:
+            key, one = parts.pop()
+            if isinstance(one, ElasticBatchSampler):
+                sampler = getattr(one.batches, "sampler", None)
+                parts += [(key, one.batches), (f"{key}.sampler", sampler)]
+            elif isinstance(one, CALLABLES):
+                self._called(key, one, 0)
+            elif one is not None and id(one) not in self._seen:
+                self._part(key, one)
+                within = [getattr(one, "dataset", None), *getattr(one, "datasets", ())]
+                parts += [(f"{key}.{nth}", part) for nth, part in enumerate(within)]
 
     def _part(self, key: str, one: Any) -> None:
         """Add a dataset or a sampler."""
@@ -113,6 +115,7 @@ class LoopWalk(ModuleWalk):
     Args:
         model: The bare model.
         others: By name, what else has a state of its own.
+        datasets: Those that are known before an epoch begins, by name.
         loaders: The loaders of the epoch, if it has begun.
 
     Attributes:
@@ -121,7 +124,11 @@ class LoopWalk(ModuleWalk):
     """
 
     def __init__(
-        self, model: nn.Module, others: Mapping[str, Any], loaders: Sequence[Any] = ()
+        self,
+        model: nn.Module,
+        others: Mapping[str, Any],
+        datasets: Mapping[str, Any],
+        loaders: Sequence[Any],
     ) -> None:
         super().__init__(UserCode(model))
         self.choices: set[str] = set()
@@ -137,6 +144,7 @@ class LoopWalk(ModuleWalk):
         for name, one in others.items():
             if isinstance(one, LRScheduler):
                 self._functions(name, vars(one))
+        self._parts({f"data {name}": one for name, one in datasets.items()})
         self._loaders(loaders)
         self._globals()
 

@@ -53,13 +53,14 @@ class TrainingState:
         self._others = dict(others)
         watch(self.optimizers)
 
-    def walk(self, loaders: Sequence[Any]) -> LoopWalk:
+    def walk(self, datasets: Mapping[str, Any], loaders: Sequence[Any]) -> LoopWalk:
         """All that training may change and no object saves itself.
 
         Args:
+            datasets: Those that are known before an epoch begins, by name.
             loaders: The loaders of the epoch.
         """
-        return LoopWalk(self.model, self._others, loaders)
+        return LoopWalk(self.model, self._others, datasets, loaders)
 
     @property
     def structure(self) -> dict[str, Any]:

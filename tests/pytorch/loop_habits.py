@@ -41,6 +41,7 @@ HABITS = {
     "a Subset of the samples with the largest losses": habit(net="hardest", each=True),
     "a WeightedRandomSampler with weights from losses": habit(net="weighted by loss", each=True),
     "a dataset that counts its reads": habit("is of a slot's slice", net="reads", each=True),
+    "a dataset with a level that each epoch raises": habit(net="level", epochs=4, each=True),
     "random_split without a generator": habit(net="random split"),
     "dropout": habit("Dropout", dropout=0.5),
     "augmentation in a dataset": habit("drawn at random", data="read at random"),

@@ -249,6 +249,30 @@ class Reads(Training):
         return DataLoader(CountsReads(self.samples), self.plan.batch, shuffle=True)
 
 
+class Leveled(Dataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.data, self.level = data, 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y, ids = self.data[index]
+        return x * (1 + 0.1 * self.level), y, ids
+
+
+@named("level")
+class Level(Training):
+    """Raises the difficulty of its data before the batches of each epoch."""
+
+    def loader(self) -> Any:
+        return DataLoader(Leveled(self.samples), self.plan.batch, shuffle=True)
+
+    def batches(self, loop: ElasticLoop, loader: Any) -> Iterator[Any]:
+        loader.dataset.level += 1
+        return loop.batches(loader)
+
+
 @named("drawn before")
 class DrawnBefore(Training):
     """Draws, once the loop is made, from a generator that the loop is given."""
