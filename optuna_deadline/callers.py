@@ -1,11 +1,12 @@
-"""The functions that are running, and which of them are the user's own."""
+"""The functions that are running, which of them are the user's own, and what their code names."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import FrameType
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType, FrameType, ModuleType
+from typing import Any, TypeVar
 
 _Kind = TypeVar("_Kind")
 
@@ -36,6 +37,39 @@ def is_installed(module: str) -> bool:
     name = module.partition(".")[0]
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     return name != "__main__" and "-packages" in file  # a script, whatever has started it
+
+
+def global_variables(
+    code: CodeType, outside: dict[str, Any], is_users: Callable[[str], bool]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """The global variables that a code names: each by its file's, and its name there.
+
+    Args:
+        code: Of a function.
+        outside: The global variables of its file.
+        is_users: Whether a module, by its name, is the user's own.
+    """
+    names = _names(code)
+    left, seen = [outside], {id(outside)}
+    while left:
+        held = left.pop()
+        if not is_users(held.get("__name__") or ""):
+            continue
+        for name in sorted(names & held.keys()):  # alike in each process
+            value = held[name]
+            if not isinstance(value, ModuleType):
+                yield held, name
+            elif id(vars(value)) not in seen:
+                seen.add(id(vars(value)))
+                left.append(vars(value))
+
+
+@lru_cache(maxsize=10_000)
+def _names(code: CodeType) -> frozenset[str]:
+    """The names in a function's code, that of inner functions included."""
+    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    names = frozenset(code.co_names).union(*inner)
+    return frozenset(name for name in names if name[:2] != "__")
 
 
 def running(kind: type[_Kind]) -> _Kind | None:

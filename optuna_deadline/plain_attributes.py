@@ -6,19 +6,18 @@ import hashlib
 import logging
 import pickle
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from types import FrameType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
-from optuna_deadline.callers import is_of_library, users_frame
+from optuna_deadline.callers import is_of_library
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.plain_data import (
     decoded,
     encoded,
     generator_of,
-    has_state,
     imported,
     put_back,
 )
@@ -44,23 +43,19 @@ class PlainAttributes:
     Args:
         objects: The objects, in the same order in each segment, as they are at its start.
         known: Names of attributes that the framework sets itself.
-        skips: Whether an object within them is left alone.
     """
 
     def __init__(
         self,
         objects: Iterable[Any],
         known: Collection[str] = (),
-        skips: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        self._skips = skips
         self._roots = {
             f"{type(one).__qualname__} {place}": one
-            for place, one in enumerate(map(_owner, objects))
+            for place, one in enumerate(map(owner_of, objects))
         }
         self._known = known
         self._kept: set[str] = set()  # names of what was restored
-        self._inner = {path for path, _ in self._objects()} - self._roots.keys()
         self._lost: list[str] = []
         self._opaque: dict[str, Any] = {}
         self._first: dict[str, bytes] = {}
@@ -70,11 +65,6 @@ class PlainAttributes:
             else:
                 self._first[name] = _digest(node)
 
-    def was_there(self, name: str) -> bool:
-        """Whether a value was there at the start, or is of an object that was."""
-        path = name.rpartition(".")[0]
-        return name in self._first or path in self._inner
-
     def changed(self) -> dict[str, Any]:
         """The values that this segment or one before it has changed, as plain data by name."""
         found, self._lost = {}, []
@@ -82,7 +72,7 @@ class PlainAttributes:
             if node is not _OPAQUE:
                 if name in self._kept or self._first.get(name) != _digest(node):
                     found[name] = node
-            elif _is_users(one):
+            elif is_users(one):
                 first, length = self._opaque.get(name, (None, 0))
                 if value is not first or length != _length(value):
                     self._lost.append(name)
@@ -125,7 +115,7 @@ class PlainAttributes:
             for name, value in held:
                 for place, part in enumerate(_parts(value)):
                     new = id(part) not in seen and name not in self._known
-                    if new and _is_users(part) and not self._skips(part):
+                    if new and is_users(part):
                         seen.add(id(part))
                         inner = f"{path}.{name}" if part is value else f"{path}.{name}[{place}]"
                         left.append((inner, part, depth + 1))
@@ -142,98 +132,47 @@ class PlainAttributes:
                     yield one, f"{path}.{name}", value, node
 
 
-class LoopVariables:
-    """What the function around a loop keeps in variables of its own, which restart after a pause.
-
-    Those of its objects too, but for data, and for objects that have a ``state_dict``.
-
-    Args:
-        saved: Returns the values that checkpoints hold.
-    """
-
-    def __init__(self, saved: Callable[[], Iterable[Any]]) -> None:
-        self._saved, self._frame = saved, users_frame()
-        frames = [] if self._frame is None else [self._frame]
-        self._watched = PlainAttributes(frames, skips=self._skips)
-
-    def changed(self) -> list[str]:
-        """The names of those that training has changed, and not only set anew."""
-        names = [
-            name.partition(".")[2]
-            for name in filter(self._watched.was_there, self._watched.changed())
-        ]
-        held = {} if self._frame is None else self._frame.f_locals
-        return sorted(name for name in names if name not in held or not self._is_saved(held[name]))
-
-    def warn(self, remedy: str) -> bool:
-        """Log the names of :meth:`changed`; returns whether there are any.
-
-        Args:
-            remedy: Where to keep them.
-        """
-        if changed := self.changed():
-            _logger.warning(
-                "After a pause these variables of your function are again as they are before its "
-                "loop: %s. If a later step reads one, %s.",
-                ", ".join(changed[:_FEW]),
-                remedy,
-            )
-        return bool(changed)
-
-    def _is_saved(self, value: Any) -> bool:
-        """Whether it is a saved value, or a copy of one."""
-        copied = isinstance(value, (int, float, str))
-        return any(
-            value is one or (copied and type(one) is type(value) and one == value)
-            for one in self._saved()
-        )
-
-    def _skips(self, one: Any) -> bool:
-        data = hasattr(one, "__getitem__") or hasattr(one, "__iter__")
-        return data or has_state(one) or any(one is each for each in self._saved())
-
-
 def _parts(value: Any) -> list[Any]:
     """What may be an object of the user's: the value, or the items of a container."""
     found: Iterable[Any] = [value]
     if isinstance(value, (list, tuple, dict)) and len(value) <= _MANY:
         found = value.values() if isinstance(value, dict) else value
-    return [_owner(one) for one in found]
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, (list, tuple, dict, set)) and len(value) > _MANY
+    return [owner_of(one) for one in found]
 
 
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, (list, dict, set, deque)) else 0
 
 
-def _owner(one: Any) -> Any:
+def owner_of(one: Any) -> Any:
     """What holds the variables of a bound method or a function with arguments."""
     if isinstance(one, partial):
-        return _owner(one.func)
+        return owner_of(one.func)
     return one.__self__ if isinstance(one, MethodType) else one
 
 
-def _is_users(one: Any) -> bool:
+def is_users(one: Any) -> bool:
+    """Whether an object with attributes, or a function, is of the user's own code."""
     of = one if isinstance(one, FunctionType) else type(one)
     has_attributes = hasattr(one, "__dict__") and not hasattr(of, "__slots__")
     return has_attributes and not is_of_library(of.__module__ or "builtins")
 
 
 def _held(one: Any) -> dict[str, Any]:
-    """The attributes of an object; the variables of a running function, or around another."""
-    if not isinstance(one, (FunctionType, FrameType)):
+    """The attributes of an object; the variables around a function."""
+    if not isinstance(one, FunctionType):
         return dict(vars(one))
-    if isinstance(one, FrameType):
-        held = {n: each for n, each in one.f_locals.items() if not _is_long(each)}
-    else:
-        held = {}
-        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
-            with suppress(ValueError):  # one that has no value yet
-                held[name] = cell.cell_contents
+    held = held_around(one)
     return {n: each for n, each in held.items() if getattr(each, "nbytes", 0) <= _COUNTS_BYTES}
+
+
+def held_around(one: FunctionType) -> dict[str, Any]:
+    """The variables around a function."""
+    held = {}
+    for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+        with suppress(ValueError):  # one that has no value yet
+            held[name] = cell.cell_contents
+    return held
 
 
 def _set(one: Any, name: str, value: Any) -> None:
@@ -271,3 +210,11 @@ def _restored(old: Any, node: Any) -> Any:
 
 def _digest(node: Any) -> bytes:
     return hashlib.blake2b(pickle.dumps(node)).digest()
+
+
+def digest_of(value: Any) -> bytes | None:
+    """What tells plain data from others; None for anything else."""
+    try:
+        return _digest(_plain(value, ""))
+    except DeadlineError:
+        return None

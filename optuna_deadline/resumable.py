@@ -18,13 +18,13 @@ from optuna_deadline._out_of_time import out_of_time
 from optuna_deadline.directives import Kind
 from optuna_deadline.errors import DeadlineError, check_counts
 from optuna_deadline.fits import begin_fit
+from optuna_deadline.loop_variables import LoopVariables
 from optuna_deadline.module_values import (
     ModuleValues,
     refuse_unsaved,
     warn_of_schedulers,
     warn_of_structure,
 )
-from optuna_deadline.plain_attributes import LoopVariables
 from optuna_deadline.plain_data import (
     decoded,
     is_data,

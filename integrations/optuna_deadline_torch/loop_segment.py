@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from optuna_deadline.plain_attributes import LoopVariables
+from optuna_deadline.loop_variables import LoopVariables
 from optuna_deadline.segments import Segment, take_one_slot
 from optuna_deadline_torch.consensus import ReplicatedState
 from optuna_deadline_torch.decisions import SegmentController
@@ -24,6 +24,7 @@ from optuna_deadline_torch.sampler import ElasticBatchSampler
 from optuna_deadline_torch.scaling import Scaling
 from optuna_deadline_torch.sources import LoaderSources, warn_if_counted, warn_if_zipped
 from optuna_deadline_torch.states import TrainingState, read
+from optuna_deadline_torch.surroundings import Surroundings
 from optuna_deadline_torch.warm_memory import TrainingObjects
 
 _REMEDY = "keep it in a list, a dict or a tensor, and give that to ElasticLoop by a name"
@@ -113,8 +114,11 @@ class LoopSegment:
 
     def begin(self) -> None:
         """Restore the states, before the first epoch here."""
-        self._state.begin()
-        self._variables = LoopVariables(lambda: self._states.saved)
+        around = Surroundings.of_caller()
+        self._state.begin(around)
+        self._variables = LoopVariables(
+            lambda: [*self._states.saved, *around.datasets.values()], with_globals=False
+        )
         self.controller.start()
 
     def begin_batches(self, data: EpochData, *, within: bool) -> None:

@@ -12,16 +12,15 @@ from typing import Any
 
 import torch
 
-from optuna_deadline.callers import users_frame
 from optuna_deadline.module_values import changed_structure, warn_of_structure
 from optuna_deadline.segments import Segment
 from optuna_deadline_torch.changed_values import ChangedValues
 from optuna_deadline_torch.consensus import Consensus, StepDecision
-from optuna_deadline_torch.datasets import datasets_of
 from optuna_deadline_torch.module_walk import LoopWalk
 from optuna_deadline_torch.object_walk import ObjectWalk
 from optuna_deadline_torch.packing import same
 from optuna_deadline_torch.states import TrainingState
+from optuna_deadline_torch.surroundings import Surroundings
 
 _LOADER, _DATA = "loader ", "data "  # how the names of their values begin
 _LATER = _LOADER, _DATA
@@ -62,14 +61,17 @@ class LoopState:
         self._within = position["position"][1] > 0
         return position
 
-    def begin(self) -> None:
+    def begin(self, around: Surroundings) -> None:
         """Restore the objects; call it before the first epoch.
+
+        Args:
+            around: The function around the loop.
 
         Raises:
             DeadlineError: A state holds more than plain data.
         """
         self._restore()
-        self._values.begin(datasets_of(users_frame()), within=self._within)
+        self._values.begin(around, within=self._within)
         self._built = self._states.structure
         self._states.check()
 
@@ -111,7 +113,7 @@ class LoopValues(ChangedValues):
     the function's variables are restored before it, as an uninterrupted training has them there.
 
     Args:
-        walk: Finds the values, with those of some datasets and loaders.
+        walk: Finds the values, with those of the function around the loop and of some loaders.
         tells: Whether to log something about a topic.
         rank: The rank.
         world_size: The number of ranks.
@@ -120,21 +122,21 @@ class LoopValues(ChangedValues):
 
     def __init__(
         self,
-        walk: Callable[[Mapping[str, Any], Sequence[Any]], LoopWalk],
+        walk: Callable[[Surroundings, Sequence[Any]], LoopWalk],
         tells: Callable[[str], bool],
         *,
         rank: int,
         world_size: int,
         device: torch.device,
     ) -> None:
-        self._look: Callable[[], LoopWalk] = lambda: walk(self._datasets, self._loaders)
+        self._look: Callable[[], LoopWalk] = lambda: walk(self._around, self._loaders)
         super().__init__(
             self._look,
             tells,
             "Use a metric, or a value that all slots share.",
             "Keep them in what you pass to ElasticLoop(...), or in buffers of the model.",
         )
-        self._datasets: Mapping[str, Any] = {}
+        self._around = Surroundings()
         self._loaders: Sequence[Any] = ()
         self._begun: dict[str, Any] = {}  # values of loaders at the epoch's first batch
         self._counted: dict[str, Any] = {}  # what this epoch has changed in segments before
@@ -145,14 +147,14 @@ class LoopValues(ChangedValues):
         """Keep :meth:`state` until the training begins."""
         self._saved = saved
 
-    def begin(self, datasets: Mapping[str, Any], *, within: bool) -> None:
+    def begin(self, around: Surroundings, *, within: bool) -> None:
         """Restore saved values; call it when the code before the first epoch has run.
 
         Args:
-            datasets: Those in the variables of the function, by name.
+            around: The function around the loop.
             within: Whether the epoch resumes after some of its batches, which may be read again.
         """
-        self._datasets = datasets
+        self._around = around
         walk = self._walk()
         self._first = walk.values()
         self._put_back(walk, lambda name: not name.startswith(_LATER if within else _LOADER))

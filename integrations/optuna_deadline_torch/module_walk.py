@@ -16,6 +16,7 @@ from torch.utils.data import Sampler, Subset, SubsetRandomSampler, WeightedRando
 from optuna_deadline_torch.object_walk import ObjectWalk, Place, fill, is_metric, nothing
 from optuna_deadline_torch.packing import Unpackable, address, packed
 from optuna_deadline_torch.sampler import ElasticBatchSampler
+from optuna_deadline_torch.surroundings import Surroundings
 from optuna_deadline_torch.user_code import CALLABLES, UserCode
 
 #: The functions that are called in the passes of a module and of a parameter.
@@ -115,7 +116,7 @@ class LoopWalk(ModuleWalk):
     Args:
         model: The bare model.
         others: By name, what else has a state of its own.
-        datasets: Those that are known before an epoch begins, by name.
+        around: The function around the loop.
         loaders: The loaders of the epoch, if it has begun.
 
     Attributes:
@@ -127,7 +128,7 @@ class LoopWalk(ModuleWalk):
         self,
         model: nn.Module,
         others: Mapping[str, Any],
-        datasets: Mapping[str, Any],
+        around: Surroundings,
         loaders: Sequence[Any],
     ) -> None:
         super().__init__(UserCode(model))
@@ -144,8 +145,11 @@ class LoopWalk(ModuleWalk):
         for name, one in others.items():
             if isinstance(one, LRScheduler):
                 self._functions(name, vars(one))
-        self._parts({f"data {name}": one for name, one in datasets.items()})
+        self._parts({f"data {name}": one for name, one in around.datasets.items()})
         self._loaders(loaders)
+        for kind in around.classes:
+            self._class(kind)
+        self._code += around.code
         self._globals()
 
     def _functions(self, key: str, held: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import islice
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,8 @@ class ObjectWalk:
         self._seen: set[int] = set()
         self._paths: dict[int, str] = {}  # of objects of the user's own
         self._objects: dict[str, Any] = {}
-        self._code: list[FunctionType] = []  # whose global variables are still to be added
+        # Code whose global variables are still to be added, with those of its file.
+        self._code: list[tuple[CodeType, dict[str, Any]]] = []
 
     def values(self) -> dict[str, Any]:
         """The plain forms."""
@@ -171,7 +172,7 @@ class ObjectWalk:
         if id(function) in self._seen or is_of_library(function):
             return
         self._seen.add(id(function))
-        self._code.append(function)
+        self._code.append((function.__code__, function.__globals__))
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
@@ -206,7 +207,7 @@ class ObjectWalk:
     def _globals(self) -> None:
         """Add the global variables that the user's functions name, and functions named there."""
         while self._code:
-            for held, name in self._users.variables(self._code.pop()):
+            for held, name in self._users.variables(*self._code.pop()):
                 path = f"variable {held['__name__']}"
                 self.holders[path] = held.__setitem__
                 self._variable(path, name, held[name])

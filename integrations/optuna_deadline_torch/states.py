@@ -22,6 +22,7 @@ from optuna_deadline.optimizer_state import whole_state
 from optuna_deadline_torch.module_walk import LoopWalk, structure
 from optuna_deadline_torch.object_walk import is_metric
 from optuna_deadline_torch.packing import plain_numbers, without_tensors
+from optuna_deadline_torch.surroundings import Surroundings
 
 
 class TrainingState:
@@ -53,14 +54,14 @@ class TrainingState:
         self._others = dict(others)
         watch(self.optimizers)
 
-    def walk(self, datasets: Mapping[str, Any], loaders: Sequence[Any]) -> LoopWalk:
+    def walk(self, around: Surroundings, loaders: Sequence[Any]) -> LoopWalk:
         """All that training may change and no object saves itself.
 
         Args:
-            datasets: Those that are known before an epoch begins, by name.
+            around: The function around the loop.
             loaders: The loaders of the epoch.
         """
-        return LoopWalk(self.model, self._others, datasets, loaders)
+        return LoopWalk(self.model, self._others, around, loaders)
 
     @property
     def structure(self) -> dict[str, Any]:

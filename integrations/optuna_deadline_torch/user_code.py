@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from optuna_deadline.callers import is_installed
+from optuna_deadline.callers import global_variables, is_installed
 
 _LIBRARIES = {
     "accelerate", "builtins", "datasets", "itertools", "lightning", "numpy", "optuna",
@@ -56,30 +56,12 @@ class UserCode:
         known = not root or root in _LIBRARIES or root in sys.stdlib_module_names
         return root in self._roots or not (known or is_installed(root))
 
-    def variables(self, function: FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
-        """The global variables that a function names: each by its file's, and its name there."""
-        names, outside = _names(function.__code__), function.__globals__
-        left, seen = [outside], {id(outside)}
-        while left:
-            held = left.pop()
-            if not self._has(held.get("__name__")):
-                continue
-            for name in sorted(names & held.keys()):  # alike in each process
-                value = held[name]
-                if not isinstance(value, ModuleType):
-                    yield held, name
-                elif id(vars(value)) not in seen:
-                    seen.add(id(vars(value)))
-                    left.append(vars(value))
+    def variables(
+        self, code: CodeType, outside: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        """As :func:`~optuna_deadline.callers.global_variables`."""
+        return global_variables(code, outside, self._has)
 
 
 def _root(module: str | None) -> str:
     return (module or "").partition(".")[0]  # code that was made by exec may have none
-
-
-@lru_cache(maxsize=10_000)
-def _names(code: CodeType) -> frozenset[str]:
-    """The names in a function's code, that of inner functions included."""
-    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
-    names = frozenset(code.co_names).union(*inner)
-    return frozenset(name for name in names if name[:2] != "__")

@@ -77,6 +77,8 @@ HABITS = {
     "an object of one's own that counts, which ElasticLoop is given": habit(
         net="patience", epochs=4, each=True
     ),
+    "a count in a global variable of the loop's file": habit(net="global count", each=True),
+    "an iterator that is made before the loop": habit("mine.weighs", net="iterator", late=True),
     "a mean of losses in a variable": habit("mine.losses", net="mean of losses", late=True),
     "BatchNorm": habit("a slot's slice of it", norm=True),
     "SyncBatchNorm on CPU": habit("SyncBatchNorm", net="SyncBatchNorm", norm=True),

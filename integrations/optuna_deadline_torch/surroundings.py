@@ -1,0 +1,68 @@
+"""What the function around a loop can reach, before it asks for batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from optuna_deadline.callers import users_frame
+from optuna_deadline_torch.user_code import UserCode, is_of_any_library
+
+_DEEP = 3  # containers and objects within each other
+_FEW = 64  # items of a container; more are data
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The function around a loop.
+
+    Attributes:
+        datasets: Map-style datasets in its variables, each by one name. They are found in loaders,
+            in containers and in objects of the user's, too.
+        code: Its code, with the global variables of its file; none before the loop begins.
+        classes: The user's classes of objects in its variables.
+    """
+
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    code: tuple[tuple[CodeType, dict[str, Any]], ...] = ()
+    classes: tuple[type, ...] = ()
+
+    @classmethod
+    def of_caller(cls) -> Surroundings:
+        """Those of the innermost running function of the user's."""
+        frame = users_frame()
+        if frame is None:
+            return cls()
+        classes = tuple(dict.fromkeys(type(one) for one in frame.f_locals.values()))
+        return cls(_datasets(frame), ((frame.f_code, frame.f_globals),), classes)
+
+
+def _datasets(frame: FrameType) -> dict[str, Any]:
+    named = [(held, name) for held, name in UserCode().variables(frame.f_code, frame.f_globals)]
+    variables = {name: held[name] for held, name in named} | frame.f_locals
+    left = deque((name, one, 0) for name, one in variables.items())
+    found: dict[int, tuple[str, Any]] = {}
+    while left:
+        name, one, depth = left.popleft()
+        if isinstance(one, DataLoader):
+            name, one = f"{name}.dataset", one.dataset
+        elif not isinstance(one, Dataset):
+            if depth < _DEEP:
+                left += [(f"{name}{key}", part, depth + 1) for key, part in _parts(one)]
+            continue
+        if not isinstance(one, IterableDataset):
+            found.setdefault(id(one), (name, one))
+    return dict(found.values())
+
+
+def _parts(one: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, (list, tuple, dict)):
+        items = one.items() if isinstance(one, dict) else enumerate(one)
+        yield from ((f"[{key!r}]", part) for key, part in items if len(one) <= _FEW)
+    elif not isinstance(one, type) and not is_of_any_library(type(one)):
+        yield from ((f".{key}", part) for key, part in getattr(one, "__dict__", {}).items())
