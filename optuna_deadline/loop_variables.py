@@ -21,7 +21,7 @@ _OURS = "optuna_deadline"  # how the names of this package's modules begin
 _DEEP = 4  # objects and functions within each other
 _FEW = 5  # names in a sentence
 _MANY = 1000  # in a container, beyond which they are data
-_COUNTS_BYTES = 10**6  # a larger array is compared by a checksum
+_COUNTS_BYTES, _DATA_BYTES = 10**6, 2**26  # between them, an array is compared by a checksum
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -141,8 +141,11 @@ def _shown(one: Any) -> Any:
         frame = getattr(one, "gi_frame", None)  # of a generator
         ours = frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS)
         return None if ours else object()  # nothing tells how far it has come
-    if isinstance(one, (list, tuple, dict, set)) and len(one) > _MANY:
+    if isinstance(one, (list, tuple, dict, set, deque)) and len(one) > _MANY:
         return len(one)
+    if isinstance(one, (list, tuple, dict)):  # its other items have names of their own
+        items = one.items() if isinstance(one, dict) else enumerate(one)
+        return digest_of([[repr(key), part] for key, part in items if isinstance(part, _PLAIN)])
     if getattr(one, "nbytes", 0) > _COUNTS_BYTES:
         return _checksum(one)
     return digest_of(one)
@@ -150,7 +153,7 @@ def _shown(one: Any) -> Any:
 
 def _checksum(array: Any) -> int | None:
     version = getattr(array, "_version", None)  # of a tensor, which each change in place raises
-    if version is None:
+    if version is None and array.nbytes <= _DATA_BYTES:
         with suppress(TypeError, ValueError, BufferError):  # not in one piece, or no array
             version = zlib.crc32(memoryview(array).cast("B"))
     return version

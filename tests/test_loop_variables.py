@@ -85,6 +85,7 @@ def changed(train: Callable[..., None], **given: Any) -> list[str]:
         (list(range(5000)), lambda one: one.append(1), "one"),
         (np.zeros(10**6), lambda one: one.__iadd__(1), "one"),
         (random.Random(0), lambda one: one.random(), "one"),
+        ({"train": [1], "test": np.zeros(3)}, lambda one: one["train"].append(2), "one['train']"),
         (Counted(), lambda one: setattr(one, "own", 1), "one.own"),
         (Counted(), lambda one: setattr(one, "new", 1), "one.new"),
         ([Counted()], lambda one: setattr(one[0], "own", 1), "one[0].own"),

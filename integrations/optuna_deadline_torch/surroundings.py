@@ -62,7 +62,8 @@ def _datasets(frame: FrameType) -> dict[str, Any]:
 
 def _parts(one: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(one, (list, tuple, dict)):
-        items = one.items() if isinstance(one, dict) else enumerate(one)
-        yield from ((f"[{key!r}]", part) for key, part in items if len(one) <= _FEW)
+        few = one if len(one) <= _FEW else ()
+        items = few.items() if isinstance(few, dict) else enumerate(few)
+        yield from ((f"[{key!r}]", part) for key, part in items)
     elif not isinstance(one, type) and not is_of_any_library(type(one)):
         yield from ((f".{key}", part) for key, part in getattr(one, "__dict__", {}).items())
