@@ -12,7 +12,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from optuna_deadline.callers import is_of_library
+from optuna_deadline.callers import global_variables, is_of_library
 from optuna_deadline.errors import DeadlineError
 from optuna_deadline.plain_data import (
     decoded,
@@ -43,13 +43,18 @@ class PlainAttributes:
     Args:
         objects: The objects, in the same order in each segment, as they are at its start.
         known: Names of attributes that the framework sets itself.
+        with_globals: Whether variables of the user's classes, and of files that their code and
+            functions name, are among them.
     """
 
     def __init__(
         self,
         objects: Iterable[Any],
         known: Collection[str] = (),
+        *,
+        with_globals: bool = False,
     ) -> None:
+        self._with_globals = with_globals
         self._roots = {
             f"{type(one).__qualname__} {place}": one
             for place, one in enumerate(map(owner_of, objects))
@@ -111,6 +116,11 @@ class PlainAttributes:
         while left:
             path, one, depth = left.pop(0)
             yield path, one
+            for name, part in _code_of(one) if self._with_globals else ():
+                if id(part) not in seen:
+                    if not isinstance(part, _File):  # which is new each time
+                        seen.add(id(part))
+                    left.append((f"{path}.{name}", part, depth))
             held = _held(one).items() if depth < _DEEP else ()
             for name, value in held:
                 for place, part in enumerate(_parts(value)):
@@ -158,8 +168,41 @@ def is_users(one: Any) -> bool:
     return has_attributes and not is_of_library(of.__module__ or "builtins")
 
 
+class _File:
+    """The global variables that a function names.
+
+    Attributes:
+        held: Each by its file's, and its name there.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        code, outside = function.__code__, function.__globals__
+        found = global_variables(code, outside, lambda one: not is_of_library(one))
+        self.held = {name: held for held, name in found}
+
+
+def _code_of(one: Any) -> Iterator[tuple[str, Any]]:
+    """The user's classes of an object, the functions of a class, the file of a function."""
+    if isinstance(one, type):
+        yield from (
+            (key, each) for key, each in vars(one).items() if isinstance(each, FunctionType)
+        )
+    elif isinstance(one, FunctionType):
+        if is_users(one):
+            yield "__globals__", _File(one)
+    elif is_users(one):
+        for kind in type(one).__mro__:
+            if not is_of_library(kind.__module__):
+                yield kind.__qualname__, kind
+
+
 def _held(one: Any) -> dict[str, Any]:
-    """The attributes of an object; the variables around a function."""
+    """The attributes of an object or a class; the variables around a function, or of its file."""
+    if isinstance(one, _File):
+        return {name: held[name] for name, held in one.held.items()}
+    if isinstance(one, type):
+        own = {key: each for key, each in vars(one).items() if key[:2] != "__"}
+        return {key: each for key, each in own.items() if not hasattr(each, "__get__")}
     if not isinstance(one, FunctionType):
         return dict(vars(one))
     held = held_around(one)
@@ -179,6 +222,8 @@ def _set(one: Any, name: str, value: Any) -> None:
     if isinstance(one, FunctionType):
         cells = dict(zip(one.__code__.co_freevars, one.__closure__ or (), strict=True))
         cells[name].cell_contents = value
+    elif isinstance(one, _File):
+        one.held[name][name] = value
     else:
         setattr(one, name, value)
 

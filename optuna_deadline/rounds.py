@@ -136,7 +136,7 @@ class Rounds:
             others: The objects, once they have begun.
             known: Names of attributes that the framework sets itself.
         """
-        self._others = PlainAttributes(others, known)
+        self._others = PlainAttributes(others, known, with_globals=True)
         if self.folder is not None:
             self._others.restore(read_plain(self.folder / _OTHERS))
 

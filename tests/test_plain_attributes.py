@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import defaultdict, deque
 from functools import partial
@@ -37,6 +38,38 @@ def test_what_has_changed_in_any_segment_goes_on_in_place() -> None:
     assert second[1].kept is kept and kept == [1, 2]
     assert second[1].weights is weights and weights.tolist() == [3.0, 3.0]
     assert again.changed() == watched.changed(), "a further segment has them too"
+
+
+TOTALS = {"rounds": 0}
+ROUNDS = 0
+
+
+class Totaling:
+    """Counts in a global variable, in another one of a function, and in its class."""
+
+    calls = 0
+
+    def after(self) -> None:
+        TOTALS["rounds"] += 1
+        type(self).calls += 1
+        count_round()
+
+
+def count_round() -> None:
+    global ROUNDS
+    ROUNDS += 1
+
+
+def test_global_variables_and_those_of_classes_go_on_where_they_are_watched() -> None:
+    global ROUNDS
+    watched = PlainAttributes([Totaling()], with_globals=True)
+    alone = PlainAttributes([Totaling()])
+    Totaling().after()
+    saved = copy.deepcopy(watched.changed())  # as a file has it
+    assert alone.changed() == {} and len(saved) == 3
+    TOTALS["rounds"] = Totaling.calls = ROUNDS = 0
+    PlainAttributes([Totaling()], with_globals=True).restore(saved)
+    assert (TOTALS["rounds"], Totaling.calls, ROUNDS) == (1, 1, 1)
 
 
 class Counter:

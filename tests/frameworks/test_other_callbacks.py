@@ -74,6 +74,21 @@ def slower_xgboost() -> list[Any]:
     return [LearningRateScheduler(lambda number: 0.9 * 0.8**number), Slower()]
 
 
+COUNTED = {"rounds": 0}
+
+
+def counted_rate(number: int) -> float:
+    COUNTED["rounds"] += 1
+    return float(0.9 * 0.8 ** COUNTED["rounds"])
+
+
+def globally_slower_xgboost() -> list[Any]:
+    from xgboost.callback import LearningRateScheduler
+
+    COUNTED["rounds"] = 0
+    return [LearningRateScheduler(counted_rate)]
+
+
 def early_xgboost(save_best: bool) -> list[Any]:
     from xgboost.callback import EarlyStopping
 
@@ -85,6 +100,7 @@ def early_xgboost(save_best: bool) -> list[Any]:
     ("others", "options", "early"),
     [
         (slower_xgboost, {}, False),
+        (globally_slower_xgboost, {}, False),
         (partial(early_xgboost, True), {}, True),
         (partial(early_xgboost, False), {}, True),
         (list, {"early_stopping_rounds": 5, "params": {"eta": 2.5}}, True),
