@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
+import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +12,18 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from optuna_deadline.callers import global_variables, is_of_library, users_frame
-from optuna_deadline.plain_attributes import digest_of, held_around, is_users, owner_of
+from optuna_deadline.plain_attributes import (
+    digest_of,
+    held_around,
+    is_moving,
+    is_users,
+    owner_of,
+)
 from optuna_deadline.plain_data import has_state
 
 _logger = logging.getLogger("optuna_deadline")
 
+_ITEM = re.compile(r"(\[[^.]*\])+$")
 _OURS = "optuna_deadline"  # how the names of this package's modules begin
 _DEEP = 4  # objects and functions within each other
 _FEW = 5  # names in a sentence
@@ -43,13 +50,13 @@ class LoopVariables:
     def changed(self) -> list[str]:
         """The names of those that training has changed, and not only set anew."""
         held = {} if self._frame is None else self._frame.f_locals
-        names = [
-            name
+        names = {
+            _ITEM.sub("", name)  # of the container in the place of its items
             for name, shown in self._found()
             if shown is not None
             and shown != self._first.get(name)
             and (name in self._first or name.rpartition(".")[0] in self._first)
-        ]
+        }
         return sorted(name for name in names if name not in held or not self._is_saved(held[name]))
 
     def warn(self, remedy: str) -> bool:
@@ -137,10 +144,10 @@ def _is_data(one: Any) -> bool:
 
 
 def _shown(one: Any) -> Any:
-    if isinstance(one, Iterator) and not isinstance(one, io.IOBase):
+    if is_moving(one):
         frame = getattr(one, "gi_frame", None)  # of a generator
         ours = frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS)
-        return None if ours else object()  # nothing tells how far it has come
+        return None if ours else object()  # unlike any other
     if isinstance(one, (list, tuple, dict, set, deque)) and len(one) > _MANY:
         return len(one)
     if isinstance(one, (list, tuple, dict)):  # its other items have names of their own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import pickle
 from collections import deque
@@ -79,7 +80,7 @@ class PlainAttributes:
                     found[name] = node
             elif is_users(one):
                 first, length = self._opaque.get(name, (None, 0))
-                if value is not first or length != _length(value):
+                if value is not first or length != _length(value) or is_moving(value):
                     self._lost.append(name)
         return found
 
@@ -159,6 +160,11 @@ def owner_of(one: Any) -> Any:
     if isinstance(one, partial):
         return owner_of(one.func)
     return one.__self__ if isinstance(one, MethodType) else one
+
+
+def is_moving(value: Any) -> bool:
+    """Whether it is an iterator, of which nothing tells how far it has come."""
+    return isinstance(value, Iterator) and not isinstance(value, io.IOBase)
 
 
 def is_users(one: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections import defaultdict, deque
 from functools import partial
@@ -38,6 +39,13 @@ def test_what_has_changed_in_any_segment_goes_on_in_place() -> None:
     assert second[1].kept is kept and kept == [1, 2]
     assert second[1].weights is weights and weights.tolist() == [3.0, 3.0]
     assert again.changed() == watched.changed(), "a further segment has them too"
+
+
+def test_an_iterator_is_named_as_lost() -> None:
+    one = Counter()
+    one.inner = itertools.count()  # type: ignore[assignment]
+    watched = PlainAttributes([one])
+    assert watched.changed() == {} and watched.lost() == ["Counter 0.inner"]
 
 
 TOTALS = {"rounds": 0}
