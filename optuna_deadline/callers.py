@@ -40,7 +40,9 @@ def is_installed(module: str) -> bool:
 
 
 def global_variables(
-    code: CodeType, outside: dict[str, Any], is_users: Callable[[str], bool]
+    code: CodeType,
+    outside: dict[str, Any],
+    is_users: Callable[[str], bool] = lambda module: not is_of_library(module),
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """The global variables that a code names: each by its file's, and its name there.
 

@@ -109,7 +109,7 @@ class LoopVariables:
                 if isinstance(of, FrameType)
                 else (of.__code__, of.__globals__)
             )
-            for held, name in global_variables(code, outside, lambda one: not is_of_library(one)):
+            for held, name in global_variables(code, outside):
                 yield name, held[name]
 
     def _within(self, name: str, one: Any) -> Iterator[tuple[str, Any]]:

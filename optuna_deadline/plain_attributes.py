@@ -183,8 +183,7 @@ class _File:
 
     def __init__(self, function: FunctionType) -> None:
         code, outside = function.__code__, function.__globals__
-        found = global_variables(code, outside, lambda one: not is_of_library(one))
-        self.held = {name: held for held, name in found}
+        self.held = {name: held for held, name in global_variables(code, outside)}
 
 
 def _code_of(one: Any) -> Iterator[tuple[str, Any]]:
