@@ -42,7 +42,7 @@ def test_the_deadline_stays_as_far_away_and_one_line_says_so(
         wait_until(lambda: len(table_of(study).reports()) > 20)
         clock.ahead = step
         thread.join(60)
-        assert 9 <= time.monotonic() - began <= 16
+        assert not thread.is_alive() and time.monotonic() - began >= 9
     [result] = results
     assert result.settled and abs(result.overshoot) < 5
     assert TrialState.RUNNING not in [trial.state for trial in study.get_trials()]
