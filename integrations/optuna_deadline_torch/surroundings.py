@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from optuna_deadline.callers import users_frame
 from optuna_deadline_torch.user_code import UserCode, is_of_any_library
 
+_OF_LOADER = ".dataset"
 _DEEP = 3  # containers and objects within each other
 _FEW = 64  # items of a container; more are data
 
@@ -25,7 +26,7 @@ class Surroundings:
         datasets: Map-style datasets in its variables, each by one name. They are found in loaders,
             in containers and in objects of the user's, too.
         code: Its code, with the global variables of its file; none before the loop begins.
-        classes: The user's classes of objects in its variables.
+        classes: Those of all objects there, libraries' among them.
     """
 
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -38,26 +39,32 @@ class Surroundings:
         frame = users_frame()
         if frame is None:
             return cls()
-        classes = tuple(dict.fromkeys(type(one) for one in frame.f_locals.values()))
-        return cls(_datasets(frame), ((frame.f_code, frame.f_globals),), classes)
+        reached = list(_reached(frame))
+        # Each by the first of its names.
+        datasets = {id(one): (name, one) for name, one in reversed(reached) if _is_data(name, one)}
+        classes = dict.fromkeys(type(one) for _, one in reached)
+        return cls(
+            dict(reversed(datasets.values())), ((frame.f_code, frame.f_globals),), tuple(classes)
+        )
 
 
-def _datasets(frame: FrameType) -> dict[str, Any]:
-    named = [(held, name) for held, name in UserCode().variables(frame.f_code, frame.f_globals)]
+def _is_data(name: str, one: Any) -> bool:
+    known = isinstance(one, Dataset) or name.endswith(_OF_LOADER)
+    return known and not isinstance(one, IterableDataset)
+
+
+def _reached(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Variables, and parts of containers, loaders and objects of the user's in them."""
+    named = UserCode().variables(frame.f_code, frame.f_globals)
     variables = {name: held[name] for held, name in named} | frame.f_locals
     left = deque((name, one, 0) for name, one in variables.items())
-    found: dict[int, tuple[str, Any]] = {}
     while left:
         name, one, depth = left.popleft()
+        yield name, one
         if isinstance(one, DataLoader):
-            name, one = f"{name}.dataset", one.dataset
-        elif not isinstance(one, Dataset):
-            if depth < _DEEP:
-                left += [(f"{name}{key}", part, depth + 1) for key, part in _parts(one)]
-            continue
-        if not isinstance(one, IterableDataset):
-            found.setdefault(id(one), (name, one))
-    return dict(found.values())
+            yield f"{name}{_OF_LOADER}", one.dataset
+        elif depth < _DEEP and not isinstance(one, Dataset):
+            left += [(f"{name}{key}", part, depth + 1) for key, part in _parts(one)]
 
 
 def _parts(one: Any) -> Iterator[tuple[str, Any]]:

@@ -78,6 +78,9 @@ HABITS = {
         net="patience", epochs=4, each=True
     ),
     "a count in a global variable of the loop's file": habit(net="global count", each=True),
+    "a count in a global variable that an object in a list counts": habit(
+        net="global count within", each=True
+    ),
     "an iterator that is made before the loop": habit("mine.weighs", net="iterator", late=True),
     "a mean of losses in a variable": habit("mine.losses", net="mean of losses", late=True),
     "BatchNorm": habit("a slot's slice of it", norm=True),

@@ -352,6 +352,24 @@ class GlobalCount(Training):
         return super().loss(score, y) * (1 + 0.1 * COUNTED["epochs"])
 
 
+class Weighs:
+    """Weighs a loss by a global variable."""
+
+    def __call__(self, loss: torch.Tensor) -> torch.Tensor:
+        COUNTED["epochs"] += 1
+        return loss * (1 + 0.01 * COUNTED["epochs"])
+
+
+@named("global count within")
+class CountsWithin(Training):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.weighing = [Weighs()]
+
+    def loss(self, score: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.weighing[0](super().loss(score, y))
+
+
 @named("iterator")
 class Iterates(Training):
     """Weighs each step's loss by what an iterator has next."""
