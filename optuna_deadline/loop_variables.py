@@ -8,7 +8,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from types import FrameType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from optuna_deadline.callers import global_variables, is_of_library, users_frame
@@ -100,15 +100,10 @@ class LoopVariables:
     def _of_frame(self) -> Iterator[tuple[str, Any]]:
         if self._frame is not None:
             yield from self._frame.f_locals.items()
-            yield from self._globals(self._frame)
+            yield from self._globals(self._frame.f_code, self._frame.f_globals)
 
-    def _globals(self, of: FrameType | FunctionType) -> Iterator[tuple[str, Any]]:
+    def _globals(self, code: CodeType, outside: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if self._with_globals:
-            code, outside = (
-                (of.f_code, of.f_globals)
-                if isinstance(of, FrameType)
-                else (of.__code__, of.__globals__)
-            )
             for held, name in global_variables(code, outside):
                 yield name, held[name]
 
@@ -122,7 +117,7 @@ class LoopVariables:
             if is_users(one):
                 yield from ((f"{name}.{key}", each) for key, each in held_around(one).items())
                 yield from ((f"{name}.{key}", each) for key, each in vars(one).items())
-                yield from self._globals(one)
+                yield from self._globals(one.__code__, one.__globals__)
         elif isinstance(one, type):
             if self._with_globals and not is_of_library(one.__module__):
                 for key, each in list(vars(one).items()):

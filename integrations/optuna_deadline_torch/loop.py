@@ -189,7 +189,7 @@ class ElasticLoop:
     def epochs(self) -> Iterator[int]:
         """The remaining epochs, numbered from 0."""
         if self._elastic is not None:
-            self._elastic.begin()
+            self._elastic.begin(within=self._start > 0)
         self._schedules.start()
         while not self._over and (self._start or not self._trained):
             self._in_epoch, self._dealt = True, False

@@ -112,10 +112,14 @@ class LoopSegment:
         pilot.consensus.connect()
         return position
 
-    def begin(self) -> None:
-        """Restore the states, before the first epoch here."""
+    def begin(self, *, within: bool) -> None:
+        """Restore the states, before the first epoch here.
+
+        Args:
+            within: Whether it resumes after some of its batches.
+        """
         around = Surroundings.of_caller()
-        self._state.begin(around)
+        self._state.begin(around, within=within)
         self._variables = LoopVariables(
             lambda: [*self._states.saved, *around.datasets.values()], with_globals=False
         )

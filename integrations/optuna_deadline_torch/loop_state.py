@@ -50,7 +50,6 @@ class LoopState:
             states.walk, tells, rank=segment.rank, world_size=segment.world_size, device=device
         )
         self._built: dict[str, Any] = {}  # the structure where training begins
-        self._within = False  # whether the segment resumes after some batches of an epoch
 
     def open(self) -> dict[str, Any] | None:
         """Restore plain data; returns the position, if the segment resumes."""
@@ -58,20 +57,20 @@ class LoopState:
             return None
         position = self._states.open(self._segment.resume)
         self._values.load(position["values"])
-        self._within = position["position"][1] > 0
         return position
 
-    def begin(self, around: Surroundings) -> None:
+    def begin(self, around: Surroundings, *, within: bool) -> None:
         """Restore the objects; call it before the first epoch.
 
         Args:
             around: The function around the loop.
+            within: Whether the epoch resumes after some of its batches.
 
         Raises:
             DeadlineError: A state holds more than plain data.
         """
         self._restore()
-        self._values.begin(around, within=self._within)
+        self._values.begin(around, within=within)
         self._built = self._states.structure
         self._states.check()
 
@@ -85,7 +84,7 @@ class LoopState:
         """
         if within:
             self._restore()
-        self._values.begin_batches([] if replayed else loaders, within=within, replayed=replayed)
+        self._values.begin_batches(loaders, within=within, replayed=replayed)
 
     def possible(self, verdict: StepDecision) -> StepDecision:
         """The decision, without an end from which the trial could not resume."""
@@ -170,7 +169,7 @@ class LoopValues(ChangedValues):
                 code between epochs has set.
             replayed: Whether these batches are read again, so that datasets count anew.
         """
-        self._loaders = loaders
+        self._loaders = [] if replayed else loaders
         walk = self._look()
         self._begun = now = _of_loaders(walk.values())
         self._first = {**now, **(self._first or {})}

@@ -183,7 +183,7 @@ class Snapshot:
     deadline: float  #: when training must stop: the study's, less what its end takes
     capacity: int  #: slots of the pool that live workers offer
     largest_gang: int  #: slots of the largest worker, or of workers that can share a gang
-    trials: tuple[TrialView, ...] = ()
+    trials: tuple[TrialView, ...] = ()  #: by their numbers
     speedup: Speedup = field(default_factory=Speedup)
     overhead: Overhead = field(default_factory=Overhead)
     money: Money | None = None  #: None if slots are free; then the capacity is given
@@ -197,9 +197,9 @@ class Snapshot:
         return max(0.0, self.deadline - self.now)
 
     @cached_property
-    def alive(self) -> list[TrialView]:
+    def alive(self) -> tuple[TrialView, ...]:
         """The trials that need an order."""
-        return [trial for trial in self.trials if trial.alive]
+        return tuple([trial for trial in self.trials if trial.alive])
 
 
 @dataclass(frozen=True)
