@@ -78,7 +78,7 @@ class PlainAttributes:
             if node is not _OPAQUE:
                 if name in self._kept or self._first.get(name) != _digest(node):
                     found[name] = node
-            elif is_users(one):
+            elif is_users(one) or isinstance(one, _SHARED):
                 first, length = self._opaque.get(name, (None, 0))
                 if value is not first or length != _length(value) or is_moving(value):
                     self._lost.append(name)
@@ -136,10 +136,10 @@ class PlainAttributes:
         for path, one in self._objects():
             for name, value in _held(one).items():
                 if name not in self._known:
-                    try:
-                        node = _plain(value, name)
-                    except DeadlineError:
-                        node = _OPAQUE
+                    node = _OPAQUE
+                    if not (isinstance(one, _SHARED) and _is_data(value)):
+                        with suppress(DeadlineError):
+                            node = _plain(value, name)
                     yield one, f"{path}.{name}", value, node
 
 
@@ -152,7 +152,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _length(value: Any) -> int:
-    return len(value) if isinstance(value, (list, dict, set, deque)) else 0
+    return len(value) if isinstance(value, (list, tuple, dict, set, deque)) else 0
 
 
 def owner_of(one: Any) -> Any:
@@ -184,6 +184,17 @@ class _File:
     def __init__(self, function: FunctionType) -> None:
         code, outside = function.__code__, function.__globals__
         self.held = {name: held for held, name in global_variables(code, outside)}
+
+
+_SHARED = (_File, type)  # their variables may be data that training only reads
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it is large, so that looking at all of it takes time."""
+    held = value.values() if isinstance(value, dict) else value
+    parts = held if isinstance(value, (list, tuple, dict)) and len(value) <= _MANY else ()
+    large = any(getattr(one, "nbytes", 0) > _COUNTS_BYTES for one in (value, *parts))
+    return large or _length(value) > _MANY
 
 
 def _code_of(one: Any) -> Iterator[tuple[str, Any]]:

@@ -80,6 +80,23 @@ def test_global_variables_and_those_of_classes_go_on_where_they_are_watched() ->
     assert (TOTALS["rounds"], Totaling.calls, ROUNDS) == (1, 1, 1)
 
 
+SAMPLES, ARRAYS = list(range(2000)), {"x": np.zeros(10**6)}
+
+
+class Sampling:
+    def after(self) -> None:
+        SAMPLES.append(len(ARRAYS))
+
+
+def test_data_in_a_global_variable_is_not_packed_and_named_if_it_grows() -> None:
+    watched = PlainAttributes([Sampling()], with_globals=True)
+    assert not any(name.endswith(("SAMPLES", "ARRAYS")) for name in watched._first)
+    assert watched.changed() == {} and watched.lost() == []
+    Sampling().after()
+    assert watched.changed() == {}
+    assert [name.rpartition(".")[2] for name in watched.lost()] == ["SAMPLES"]
+
+
 class Counter:
     def __init__(self) -> None:
         self.steps, self.inner = 0, SimpleNamespace(steps=0)
